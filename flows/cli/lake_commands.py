@@ -2,12 +2,13 @@
 
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, get_args
 
 import typer
 
 from flows.cli.command import Call
 from flows.cli.options import command
+from schemas.settings.ingest import LayoutName
 
 GROUP = "Look into the lake"
 BRING_IN = "Bring in photos"
@@ -77,11 +78,11 @@ def restore(
 
 def ingest(
     call: Call,
-    file: Annotated[Path, typer.Argument(help="A table (CSV, TSV, JSON lines, Parquet) or a folder of photos.")],
+    file: Annotated[Path, typer.Argument(help="A table (CSV, TSV, JSON, Parquet) or a folder of photos.")],
     layout: Annotated[
         str | None,
         typer.Option(
-            metavar="NAME", show_default="by the column names", help="plain, mp16-pro, im2gps3k, yfcc4k or osv5m."
+            metavar="NAME", show_default="by the column names", help=f"One of {', '.join(get_args(LayoutName))}."
         ),
     ] = None,
     images: Annotated[

@@ -23,7 +23,7 @@ from tasks.imaging.colour_profile import cmyk_as_rgb
 
 Pixels = NDArray[np.uint8]  # height x width x 3, RGB
 
-MAX_DECODED_PIXELS = 120_000_000  # the largest panoramas in the wild have about 70 M
+MAX_DECODED_PIXELS = 210_000_000  # phones take 200 M; the largest panoramas in the wild have about 70 M
 Image.MAX_IMAGE_PIXELS = MAX_DECODED_PIXELS  # else Pillow warns of pictures that we accept
 # It warns of those between this and twice as much, which we refuse by their size.
 warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)

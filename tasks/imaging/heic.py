@@ -11,6 +11,9 @@ from PIL import Image
 from tasks.imaging.decode import MAX_DECODED_PIXELS, BadImage
 
 _QUALITY = 95
+_MOST_EXIF = 65_000  # bytes that a JPEG can hold of it
+_CAMERA, _GPS = 0x8769, 0x8825
+_LONG_VALUE = 1_000  # characters: longer values are a maker's own notes
 _BRANDS = {b"heic", b"heix", b"heim", b"heis", b"mif1"}
 
 
@@ -44,9 +47,26 @@ def heic_as_jpeg(data: bytes) -> bytes:
     if "A" in picture.getbands():
         paper = Image.new("RGB", picture.size, "white")
         paper.paste(picture, mask=picture.getchannel("A"))
+    if len(kept.get("exif", b"")) > _MOST_EXIF:
+        kept["exif"] = _without_notes(kept["exif"])
     out = io.BytesIO()
     paper.save(out, "JPEG", quality=_QUALITY, **kept)
     return out.getvalue()
+
+
+def _without_notes(exif_data: bytes) -> bytes:
+    """The position, time and size of EXIF data, without the notes of the maker, which may be larger than all else."""
+    exif, small = Image.Exif(), Image.Exif()
+    try:
+        exif.load(exif_data)
+        for ifd in (_CAMERA, _GPS):
+            small.get_ifd(ifd).update(
+                {tag: value for tag, value in exif.get_ifd(ifd).items() if len(str(value)) < _LONG_VALUE}
+            )
+        data = small.tobytes()
+    except Exception:  # noqa: BLE001 - damaged metadata makes Pillow raise anything, and must not cost the picture
+        return b""
+    return data if len(data) <= _MOST_EXIF else b""
 
 
 def _open(data: bytes) -> pillow_heif.HeifFile:

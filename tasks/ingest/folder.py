@@ -15,8 +15,12 @@ from tasks.ingest.tags import read_tags
 from tasks.lake.names import KEY_FILE
 
 COLUMNS = ("path", "lat", "lon")
-PICTURES = (".jpg", ".jpeg", ".png", ".heic", ".heif")
-OTHER_PICTURES = (".webp", ".avif", ".gif", ".tif", ".tiff", ".bmp", ".jxl", ".dng", ".cr2", ".cr3", ".nef", ".arw")
+JPEGS = (".jpg", ".jpeg", ".jpe", ".jfif")
+PICTURES = (*JPEGS, ".png", ".heic", ".heif", ".hif")
+OTHER_PICTURES = (
+    *(".webp", ".avif", ".gif", ".tif", ".tiff", ".bmp", ".jxl", ".jp2", ".insp"),
+    *(".dng", ".cr2", ".cr3", ".nef", ".arw", ".orf", ".rw2", ".raf", ".pef", ".srw", ".raw"),  # raw, of cameras
+)
 HEAD_BYTES = 1_000_000  # of a JPEG: its metadata stands before its pixels
 MOST_BYTES = 64_000_000  # of any other picture
 
@@ -29,7 +33,7 @@ def folder_rows(root: Path) -> tuple[pl.DataFrame, list[tuple[int, Refusal]], tu
     folder = PictureFolder(root)
     rows, bad = [], []
     for number, name in enumerate(names, 1):
-        length = HEAD_BYTES if name.casefold().endswith((".jpg", ".jpeg")) else MOST_BYTES
+        length = HEAD_BYTES if name.casefold().endswith(JPEGS) else MOST_BYTES
         head = folder.head(name, length)
         if isinstance(head, Refusal):
             bad.append((number, head))
@@ -38,7 +42,8 @@ def folder_rows(root: Path) -> tuple[pl.DataFrame, list[tuple[int, Refusal]], tu
         rows.append((number, name, lat, lon))
     schema = {"row": pl.Int64, **dict.fromkeys(COLUMNS, pl.String)}
     notes = tuple(
-        f"{count:,} files {ending} are left out: JPEG, PNG and HEIC are taken" for ending, count in others.items()
+        f"{count:,} files {ending} are left out: JPEG, PNG and HEIC are taken"
+        for ending, count in sorted(others.items())
     )
     return pl.DataFrame(rows, schema, orient="row"), bad, notes
 

@@ -5,7 +5,7 @@ import hashlib
 import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 from schemas.settings.ingest import PictureRules
@@ -16,7 +16,7 @@ from tasks.imaging.images import equirectangular
 from tasks.imaging.metadata import cleaned
 from tasks.imaging.panorama import refuse_part
 from tasks.ingest.refusal import Refusal
-from tasks.ingest.tags import Tags, read_tags
+from tasks.ingest.tags import Tags, read_tags, utc_at
 
 
 @dataclass(frozen=True)
@@ -84,6 +84,12 @@ def prepare(
         stays = tags.already_turned and rules.orientation == "ignore"
         notes = _notes(tags, stays, item.get("compass_angle") is None)
         kind = _kind(picture, item.get("kind"), tags)
+        taken_at = tags.taken_at
+        if taken_at is None and tags.taken_local is not None:
+            taken_at = utc_at(tags.taken_local, item["lat"], item["lon"])
+            if taken_at is None:
+                taken_at = tags.taken_local.replace(tzinfo=UTC)
+                notes.append("captured_at_is_local_time")
         with pixels.acquire(picture.facts.width * picture.facts.height):
             stored, facts = _stored(data, kind, stays, rules)
     except BadImage as error:
@@ -94,7 +100,7 @@ def prepare(
         width=facts.width,
         height=facts.height,
         kind=kind,
-        taken_at=tags.taken_at,
+        taken_at=taken_at,
         compass_angle=tags.compass_angle,
         source_sha256=hashlib.sha256(original).hexdigest(),
         source_bytes=len(original),

@@ -29,8 +29,10 @@ from tasks.ingest.refusal import Refusal, TableRefused
 BATCH = 20_000  # rows
 LONGEST_LINE = 1_000_000  # characters; a longer line is not a row of a table
 MOST_NAMES = 10_000  # different fields of JSON lines
+LARGEST_ARRAY = 256_000_000  # bytes of one JSON array of rows, which is read as a whole
 FORMATS = {
     **{".csv": "csv", ".tsv": "tsv", ".tab": "tsv", ".txt": "tsv", ".jsonl": "jsonl", ".ndjson": "jsonl"},
+    ".json": "jsonl",
     **{".parquet": "parquet", ".pq": "parquet"},
 }
 # What pandas, spreadsheets and databases write for an empty cell. NA is not among them: it is Namibia.
@@ -372,7 +374,12 @@ def _json_values(line: str, wanted: Iterable[str]) -> list[str | None] | Refusal
 
 
 def _json_lines(table: Table) -> Iterator[tuple[int, str]]:
+    """Each row's number and JSON: of one object a line, or of one array of objects."""
     with table.path.open(encoding=table.encoding) as file:
+        if file.read(1_000).lstrip().startswith("["):
+            yield from _json_array(table)
+            return
+        file.seek(0)
         for number in itertools.count(1):
             line = file.readline(LONGEST_LINE)
             if not line:
@@ -381,6 +388,19 @@ def _json_lines(table: Table) -> Iterator[tuple[int, str]]:
                 raise TableRefused(f"{table.path}: line {number} is longer than {LONGEST_LINE:,} characters")
             if line.strip():
                 yield number, line
+
+
+def _json_array(table: Table) -> Iterator[tuple[int, str]]:
+    if table.path.stat().st_size > LARGEST_ARRAY:
+        raise TableRefused(
+            f"{table.path}: a JSON array of more than {LARGEST_ARRAY / 1e6:.0f} MB; write one JSON object a line (.jsonl)"
+        )
+    try:
+        rows = json.loads(table.path.read_text(table.encoding), parse_float=_Written, parse_int=_Written)
+    except (json.JSONDecodeError, RecursionError) as error:
+        raise TableRefused(f"{table.path}: is not JSON: {error}") from error
+    for number, row in enumerate(rows, 1):
+        yield number, json.dumps(row)
 
 
 def _json_object(line: str) -> dict[str, Any] | str:

@@ -11,7 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
+import tzfpy
 from PIL import Image
 
 from tasks.geo.distance import is_point
@@ -21,6 +23,7 @@ from tasks.imaging.panorama import said, xmp_of
 
 _EXIF_IFD, _GPS_IFD = 0x8769, 0x8825
 _ORIENTATION, _DATETIME, _OFFSET, _WIDTH, _HEIGHT = 0x0112, 0x9003, 0x9011, 0xA002, 0xA003
+MOST_FROM_UTC = timedelta(hours=15)  # zones reach from -12 to +14 hours
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _NUMBER = re.compile(r"\d{9,10}(?:\.\d+)?|\d{12,13}(?:\.\d+)?")
 _CAMERA = re.compile(r"(\d{4}):(\d{2}):(\d{2})(.*)")
@@ -39,7 +42,8 @@ class Tags:
     lat: float | None = None
     lon: float | None = None
     bad_position: tuple[str, str] | None = None  # what stands for latitude and longitude, where it is no position
-    taken_at: datetime | None = None
+    taken_at: datetime | None = None  # where the receiver's clock or the camera's offset from UTC tells it
+    taken_local: datetime | None = None  # what the camera's clock showed, without a zone, where nothing else tells
     compass_angle: float | None = None
     magnetic: bool = False  # that angle is from the magnetic pole, some degrees beside the true one
     equirectangular: bool = False  # XMP GPano says so
@@ -62,6 +66,7 @@ def read_tags(data: bytes) -> Tags:
     tag = main.get(_ORIENTATION)
     valid = isinstance(tag, int) and 1 <= tag <= 8
     position = _position(gps)
+    taken_at, taken_local = _times(camera, gps)
     angle, of_gps = _angle(said(xmp, b"PoseHeadingDegrees"), _rational(gps.get(17)))
     return Tags(
         orientation=tag if valid else None,
@@ -70,7 +75,8 @@ def read_tags(data: bytes) -> Tags:
         lat=position[0] if position else None,
         lon=position[1] if position else None,
         bad_position=None if position else _bad_position(gps),
-        taken_at=_taken_at(camera),
+        taken_at=taken_at,
+        taken_local=taken_local,
         compass_angle=angle,
         magnetic=of_gps and _letter(gps.get(16)) == "M",
         equirectangular=(said(xmp, b"ProjectionType") or "").strip().casefold() == "equirectangular",
@@ -103,10 +109,11 @@ def _bad_position(gps: Mapping[int, Any]) -> tuple[str, str] | None:
 def _degrees(parts: Any, side: Any, negative: str) -> float | None:
     if not isinstance(parts, tuple | list) or len(parts) != 3:
         return None
-    numbers = [_rational(part) for part in parts]
-    if any(number is None or number < 0 for number in numbers):
+    degrees, minutes, seconds = (_rational(part) for part in parts)
+    if seconds is None and minutes is not None and minutes % 1:
+        seconds = 0.0  # 0/0 beside minutes with decimals: there is nothing left for them to say
+    if degrees is None or minutes is None or seconds is None or min(degrees, minutes, seconds) < 0:
         return None
-    degrees, minutes, seconds = (number or 0.0 for number in numbers)
     letter = _letter(side)
     if letter not in ("N", "S", "E", "W"):
         return None
@@ -122,13 +129,42 @@ def _rational(value: Any) -> float | None:
     return number if math.isfinite(number) else None
 
 
-def _taken_at(camera: Mapping[int, Any]) -> datetime | None:
-    text, offset = camera.get(_DATETIME), camera.get(_OFFSET)
-    if not isinstance(text, str):
+def _times(camera: Mapping[int, Any], gps: Mapping[int, Any]) -> tuple[datetime | None, datetime | None]:
+    """When it was taken in UTC, or else what the camera's clock showed, which is the time of some unknown zone."""
+    text, offset = _text(camera.get(_DATETIME)), _text(camera.get(_OFFSET))
+    local = read_time(text)
+    by_satellite = _satellite_time(gps)
+    # A receiver without a fix may write the time of its last one: no zone explains more than some hours between them.
+    if by_satellite and (local is None or abs(by_satellite - local) <= MOST_FROM_UTC):
+        return by_satellite, None
+    if offset and (moment := read_time(text + offset)):
+        return moment, None
+    return None, local.replace(tzinfo=None) if local else None
+
+
+def _satellite_time(gps: Mapping[int, Any]) -> datetime | None:
+    """The receiver's date and time, which are UTC."""
+    day, clock = _text(gps.get(29)), gps.get(7)
+    if not isinstance(clock, tuple | list) or len(clock) != 3:
         return None
-    text = text.strip("\0 ")
-    zone = offset.strip("\0 ") if isinstance(offset, str) else ""
-    return read_time(text + zone) or read_time(text)
+    hours, minutes, seconds = (_rational(part) for part in clock)
+    midnight = read_time(f"{day} 00:00:00")
+    if midnight is None or hours is None or minutes is None or not 0 <= hours < 24 or not 0 <= minutes < 60:
+        return None
+    return midnight + timedelta(hours=hours, minutes=minutes, seconds=min(max(seconds or 0.0, 0.0), 60.0))
+
+
+def utc_at(local: datetime, lat: float, lon: float) -> datetime | None:
+    """A local time in UTC by the time zone of a position; None where the zone is not known."""
+    try:
+        zone = ZoneInfo(tzfpy.get_tz(lon, lat))
+        return local.replace(tzinfo=zone).astimezone(UTC)
+    except (ZoneInfoNotFoundError, ValueError, OverflowError):
+        return None
+
+
+def _text(value: Any) -> str:
+    return value.strip("\0 ") if isinstance(value, str) else ""
 
 
 def _angle(xmp: str | None, exif: float | None) -> tuple[float | None, bool]:

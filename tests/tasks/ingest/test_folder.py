@@ -2,6 +2,7 @@
 
 import io
 import shutil
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from schemas.settings.plan import PlanSettings
 from schemas.settings.services import ServicesSettings
 from schemas.settings.spread import SpreadSettings
 from tasks.ingest import TableRefused, check_dataset, dataset_name, ingest_table, survey_table
+from tasks.ingest.folder import folder_rows
 from tasks.ingest.photo import Photo, prepare
 from tasks.ingest.refusal import Refusal
 from tasks.lake import Lake
@@ -110,3 +112,23 @@ def test_a_folder_without_pictures_is_refused_in_one_line(tmp_path: Path, monkey
         survey_table(tmp_path, IngestSettings())
     monkeypatch.chdir(tmp_path)
     assert dataset_name(Path(), IngestSettings()) == tmp_path.name
+
+
+def test_a_heic_photo_with_long_notes_of_its_maker_is_taken(darkroom: Any) -> None:
+    exif = darkroom.exif((48.8566, 2.3522), taken="2019:06:07 08:09:10", offset="+02:00")
+    exif.get_ifd(0x8769)[0x927C] = b"\x00\xff" * 96_000  # MakerNote; a JPEG holds 64 KB of EXIF at most
+    data = heic(darkroom.picture(4), exif)
+    photo = prepare(data, {"lat": 48.8566, "lon": 2.3522, "kind": None}, PictureRules())
+    assert isinstance(photo, Photo), photo
+    assert photo.taken_at == datetime(2019, 6, 7, 6, 9, 10, tzinfo=UTC)
+
+
+def test_other_endings_are_taken_or_named(darkroom: Any) -> None:
+    paris = (48.8566, 2.3522)
+    darkroom.save("a.jfif", darkroom.jpeg(exif=darkroom.exif(paris)))
+    darkroom.save("b.hif", heic(darkroom.picture(5), darkroom.exif(paris)))
+    for raw in ("c.orf", "d.rw2", "e.raf"):
+        darkroom.save(raw, b"raw")
+    rows, bad, notes = folder_rows(darkroom.folder)
+    assert rows["path"].to_list() == ["a.jfif", "b.hif"] and not bad
+    assert [note.split()[2] for note in notes] == [".orf", ".raf", ".rw2"]

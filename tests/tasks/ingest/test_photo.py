@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image, ImageOps
+from PIL.TiffImagePlugin import IFDRational
 
 from schemas.settings.ingest import PictureRules
 from tasks.geo.distance import distance_km
@@ -247,6 +248,57 @@ def test_time_and_direction_of_the_camera(darkroom: Any) -> None:
     photo = taken(darkroom.jpeg(exif=exif))
     assert photo.taken_at == datetime(2019, 6, 7, 6, 9, 10, tzinfo=UTC) and photo.compass_angle == 123.5
     assert taken(darkroom.jpeg(exif=darkroom.exif(taken="0000:00:00 00:00:00"))).taken_at is None
+
+
+def clocks(darkroom: Any, taken: str | None, offset: str | None = None, gps: dict[int, Any] | None = None) -> bytes:
+    exif = darkroom.exif(taken=taken, offset=offset)
+    exif.get_ifd(0x8825).update(gps or {})
+    data: bytes = darkroom.jpeg(exif=exif)
+    return data
+
+
+SATELLITE = {29: "2019:06:07", 7: (6.0, 9.0, 10.5)}
+
+
+@pytest.mark.parametrize(
+    ("told", "expected"),
+    [
+        # The receiver's clock is UTC, whatever the camera's shows.
+        ({"taken": "2019:06:07 08:09:11", "gps": SATELLITE}, datetime(2019, 6, 7, 6, 9, 10, 500_000, UTC)),
+        ({"taken": None, "gps": SATELLITE}, datetime(2019, 6, 7, 6, 9, 10, 500_000, UTC)),
+        # The time of an old fix is not that of the picture.
+        ({"taken": "2019:06:09 08:00:00", "gps": SATELLITE}, datetime(2019, 6, 9, 6, 0, 0, tzinfo=UTC)),
+        ({"taken": "2019:06:07 08:09:10", "offset": "-07:00"}, datetime(2019, 6, 7, 15, 9, 10, tzinfo=UTC)),
+        # Only the camera's own clock: Paris in summer, and in winter.
+        ({"taken": "2019:06:07 08:09:10"}, datetime(2019, 6, 7, 6, 9, 10, tzinfo=UTC)),
+        ({"taken": "2019:01:07 08:09:10"}, datetime(2019, 1, 7, 7, 9, 10, tzinfo=UTC)),
+        # A receiver that says no date.
+        ({"taken": "2019:06:07 08:09:10", "gps": {7: (6.0, 9.0, 10.0)}}, datetime(2019, 6, 7, 6, 9, 10, tzinfo=UTC)),
+    ],
+)
+def test_camera_time_becomes_utc(darkroom: Any, told: dict[str, Any], expected: datetime) -> None:
+    photo = taken(clocks(darkroom, **told))
+    assert photo.taken_at == expected and not photo.notes
+
+
+def test_a_local_time_without_a_zone_is_called_one(darkroom: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tasks.ingest.tags.tzfpy.get_tz", lambda lon, lat: "")
+    photo = taken(clocks(darkroom, "2019:06:07 08:09:10"))
+    assert photo.taken_at == datetime(2019, 6, 7, 8, 9, 10, tzinfo=UTC)
+    assert photo.notes == ["captured_at_is_local_time"]
+
+
+def test_decimal_minutes_with_seconds_of_zero_by_zero(darkroom: Any) -> None:
+    gps = {1: "N", 2: (48.0, 51.396, IFDRational(0, 0)), 3: "E", 4: (2.0, 21.132, IFDRational(0, 0))}
+    tags = read_tags(clocks(darkroom, None, gps=gps))
+    assert (tags.lat, tags.lon) == (pytest.approx(48.8566), pytest.approx(2.3522))
+    assert read_tags(clocks(darkroom, None, gps={**gps, 2: (48.0, 51.0, IFDRational(0, 0))})).lat is None
+
+
+def test_a_picture_of_two_hundred_megapixels_is_no_bomb() -> None:
+    out = io.BytesIO()
+    Image.new("L", (16_320, 12_240)).save(out, "JPEG", quality=1)
+    assert Encoded.open(out.getvalue()).facts.width == 16_320
 
 
 @pytest.mark.parametrize(("reference", "noted"), [("M", True), ("T", False), (None, False)])

@@ -96,6 +96,20 @@ def test_json_lines_with_flaws(rows_of: Any, tmp_path: Path) -> None:
     assert found[6].reason == "unreadable_row", "it could not be stored"
 
 
+@pytest.mark.parametrize("name", ["t.json", "t.jsonl"])
+def test_one_array_of_rows(rows_of: Any, tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    path.write_text(' [\n {"id": 12345678901234567890, "lat": 1.50, "lon": 2},\n 7,\n {"id": "b", "extra": [1]}]\n')
+    table = open_table(path)
+    assert table.columns == ("id", "lat", "lon", "extra")
+    found = dict(rows_of(table, "id", "lat"))
+    assert found[1] == ("12345678901234567890", "1.50") and found[3] == ("b", None)
+    assert found[2].reason == "unreadable_row"
+    path.write_text('[{"id": "a"},\n {"id": ]')
+    with pytest.raises(TableRefused, match="is not JSON: .*line 2"):
+        open_table(path)
+
+
 @pytest.mark.parametrize(
     ("name", "content", "words"),
     [
