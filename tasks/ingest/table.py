@@ -393,7 +393,7 @@ def _json_lines(table: Table) -> Iterator[tuple[int, str]]:
 def _json_array(table: Table) -> Iterator[tuple[int, str]]:
     if table.path.stat().st_size > LARGEST_ARRAY:
         raise TableRefused(
-            f"{table.path}: a JSON array of more than {LARGEST_ARRAY / 1e6:.0f} MB; write one JSON object a line (.jsonl)"
+            f"{table.path}: a JSON array of more than {LARGEST_ARRAY / 1e6:.0f} MB; write one JSON object a line"
         )
     try:
         rows = json.loads(table.path.read_text(table.encoding), parse_float=_Written, parse_int=_Written)

@@ -34,13 +34,11 @@ def end_rows(
     ended = {}
     for name in lake.existing() if tables is None else tables:
         table = TABLES[name]
-        if name == "withdrawals" or not {"image_id", "item_id"} & set(table.columns):
-            continue
         if name in _OF_ITEMS:
             keys = lake.read(name, columns=[*table.key, "tombstone"])
             is_meant = pl.Series([is_about(item, image_ids) for item in keys["item_id"]], dtype=pl.Boolean)
             keys = keys.filter(is_meant)
-        elif "image_id" in table.columns:
+        elif "image_id" in table.columns and name != "withdrawals":
             of_pictures = lake.scan(name).filter(pl.col("image_id").is_in(list(image_ids)))
             keys = lake.collect(name, of_pictures.select(*table.key, "tombstone"))
         else:

@@ -135,7 +135,7 @@ async def test_all_ways_choose_the_same_pictures(url: str, world: World) -> None
 
 
 async def test_an_ordinary_place_costs_one_search(world: World) -> None:
-    """Before any splitting, with the service's own limits: one request where a street is near and has pictures enough."""
+    """Before any splitting, with the service's own limits: one request where a street has pictures enough."""
     with serving(create_app(world, warm=False)) as url:
         settings = CollectSettings(photos=0, short_rows=0)
         mapillary = client(url)

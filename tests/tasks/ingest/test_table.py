@@ -106,7 +106,7 @@ def test_one_array_of_rows(rows_of: Any, tmp_path: Path, name: str) -> None:
     assert found[1] == ("12345678901234567890", "1.50") and found[3] == ("b", None)
     assert found[2].reason == "unreadable_row"
     path.write_text('[{"id": "a"},\n {"id": ]')
-    with pytest.raises(TableRefused, match="is not JSON: .*line 2"):
+    with pytest.raises(TableRefused, match=r"is not JSON: .*line 2"):
         open_table(path)
 
 

@@ -73,7 +73,8 @@ def test_a_creator_withdrawn_meanwhile_keeps_out_pictures_that_had_no_row(lake: 
         withdraw_rule(inputs.lake, "creator", "walker", None)
         kept = pl.DataFrame(
             {"id": PICTURES, "image_id": PICTURES, "kind": "photo", "source": "test", "source_id": ["1", "2"],
-             "creator": ["walker", "runner"], "attribution": "by them", "licence": "CC0-1.0", "lat": 1.0, "lon": 2.0, "sha256": ["a" * 64, "b" * 64],
+             "creator": ["walker", "runner"],
+             "attribution": "by them", "licence": "CC0-1.0", "lat": 1.0, "lon": 2.0, "sha256": ["a" * 64, "b" * 64],
              "extension": "jpg"}
         )  # fmt: skip
         return kept, pl.DataFrame(schema={"id": pl.String, "reason": pl.String, "evidence_json": pl.String})
