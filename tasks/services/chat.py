@@ -91,6 +91,14 @@ _SAID: tuple[tuple[tuple[str, ...], Kind, bool], ...] = (
 )
 
 
+class MalformedCall(ServiceError):
+    """The model wrote a tool call that its server could not read, and the server answers with an error."""
+
+    def __init__(self, service: str, message: str, status: int, written: str) -> None:
+        super().__init__(service, "bad_response", message, status=status)
+        self.written = written  # by the model
+
+
 class OpenAIServer:
     """One server that speaks the OpenAI protocol."""
 
@@ -116,15 +124,19 @@ class OpenAIServer:
         if getattr(self.http.endpoint, "tokens_per_minute", None):
             most = question_tokens(messages, fields.get("tools")) + answer_tokens(fields)
         others = orjson.dumps({"model": model, **fields})
-        completion, response = await self.http.request_json(
-            "POST",
-            "/chat/completions",
-            json_body=b'{"messages":' + messages_json + b"," + others[1:],
-            weight=most * self._share,
-            idempotency_key=call_id,
-            classify=self._classify,
-            check_json=self._check_error,
-        )
+        try:
+            completion, response = await self.http.request_json(
+                "POST",
+                "/chat/completions",
+                json_body=b'{"messages":' + messages_json + b"," + others[1:],
+                weight=most * self._share,
+                idempotency_key=call_id,
+                classify=self._classify,
+                check_json=self._check_error,
+            )
+        except MalformedCall as error:
+            usage = Usage(0, 0, None if target.price is None else 0.0, error.attempts or 1)
+            return ChatReply(error.written, (), "stop", usage, model, call_id=call_id)
         usage = read_usage(completion, target.price, response.attempts)
         if most and usage.tokens:
             self._share = 0.9 * self._share + 0.1 * usage.tokens / most
@@ -201,6 +213,10 @@ class OpenAIServer:
         if response.status == 429 and part(error, "code") == "insufficient_quota":
             said = safe_text(str(part(error, "message") or ""), self.http.secrets)
             return ServiceError(self.http.service, "quota", said_at(said, response.url), status=429)
+        if response.status == 400 and part(error, "code") == "tool_use_failed":  # Groq
+            written = part(error, "failed_generation")
+            text = written if isinstance(written, str) else ""
+            return MalformedCall(self.http.service, said_at("a malformed tool call", response.url), 400, text)
         return None
 
     def _check_error(self, value: Any, response: HttpResponse) -> None:

@@ -18,7 +18,7 @@ from schemas.settings.services import Price
 MOST_CALLS = 128  # in one reply; a model that repeats itself writes them without end
 MOST_WRITTEN_CALLS = 64  # in one text
 MOST_NAME, MOST_ID = 200, 200
-REFUSAL = "refusal"
+REFUSAL, CONTENT_FILTER = "refusal", "content_filter"  # reasons to finish
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
 BYTES_PER_TOKEN = 2.0  # at least: English has four, Chinese and Japanese about three bytes to a token
 PER_MESSAGE = 8
@@ -67,15 +67,17 @@ def read_usage(completion: Any, price: Price | None, requests: int) -> Usage:
 
 def _choice(choice: Any, model: str, with_tools: bool) -> ChatReply:
     message = part(choice, "message")
+    finish = _whole(str(part(choice, "finish_reason") or "stop")[:100])
     if message is None:
-        raise BadReply("no message under 'choices'")
+        if finish != CONTENT_FILTER:
+            raise BadReply("no message under 'choices'")
+        return ChatReply(_filtered(choice), (), finish, Usage(0, 0, 0.0, 0), model)
     given = part(message, "tool_calls") or []
     if not isinstance(given, list):
         raise BadReply("'tool_calls' is not a list")
     if len(given) > MOST_CALLS:
         raise BadReply(f"{len(given):,} tool calls in one reply")
     text = _text(part(message, "content"))
-    finish = _whole(str(part(choice, "finish_reason") or "stop")[:100])
     calls = [_tool_call(position, call) for position, call in enumerate(given)]
     if not calls and with_tools and finish != "length":
         text, written = split_tool_calls(text)
@@ -85,6 +87,13 @@ def _choice(choice: Any, model: str, with_tools: bool) -> ChatReply:
     if not text and not calls and isinstance(refusal, str) and refusal:
         text, finish = refusal, REFUSAL
     return ChatReply(text, tuple(_with_own_ids(calls)), finish, Usage(0, 0, 0.0, 0), model, _reasoning(message))
+
+
+def _filtered(choice: Any) -> str:
+    """What Azure's content filter kept back, which sends no message then."""
+    results = part(choice, "content_filter_results")
+    names = [str(name) for name in results if part(results[name], "filtered")] if isinstance(results, dict) else []
+    return f"kept back by the server's content filter{': ' if names else ''}{', '.join(names)[:200]}"
 
 
 def _tool_call(position: int, call: Any) -> ToolCall:

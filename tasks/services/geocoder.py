@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from schemas.settings.services import ToolGeocoderEndpoint
+from tasks.geo.names import region_names_by_code
 from tasks.services.calls import server_of
 from tasks.services.errors import HttpResponse, Kind, ServiceError, safe_url
 from tasks.services.http import ServiceClient, key_header
@@ -16,8 +17,9 @@ from tasks.services.response_store import Responses, ask_once, digest_key
 from tasks.services.transport import Connection
 
 # Which address key means what differs by country; the first one present wins.
-_CITY_KEYS = ("city", "town", "village", "municipality", "hamlet", "suburb", "county")
-_REGION_KEYS = ("state", "province", "region", "state_district", "county")
+_CITY_KEYS = ("city", "town", "village", "municipality", "hamlet", "borough", "suburb")
+_REGION_KEYS = ("state", "province", "region", "state_district")
+_REGION_CODES = ("ISO3166-2-lvl4", "ISO3166-2-lvl3", "ISO3166-2-lvl5", "ISO3166-2-lvl6")  # of city states: no state
 # Google tells trouble as a status in a 200; every other one is an outage.
 _GOOGLE_KINDS: dict[str, Kind] = {
     "REQUEST_DENIED": "auth",
@@ -66,8 +68,11 @@ class Geocoder(ServiceClient):
             raise self._http.bad_response("not a list of places", response)
         return [self._candidate(row, response) for row in value]
 
-    async def reverse(self, lat: float, lon: float, zoom: int = 10) -> Address | None:
-        """The address of a point at city level, or None where there is none (the sea)."""
+    async def reverse(self, lat: float, lon: float, zoom: int = 18) -> Address | None:
+        """The address of a point, or None where there is none (the sea).
+
+        At zoom 10, a city's own level, Nominatim names boroughs and counties; the address of a building names the town.
+        """
         params = {"lat": f"{lat:.7f}", "lon": f"{lon:.7f}", "format": "jsonv2", "addressdetails": 1, "zoom": zoom}
         value, response = await self._http.request_json("GET", "/reverse", params=params)
         if not isinstance(value, dict):
@@ -84,8 +89,8 @@ class Geocoder(ServiceClient):
         return Address(
             country=str(parts.get("country") or ""),
             country_code=str(parts.get("country_code") or "").upper(),
-            region=_first(parts, _REGION_KEYS),
-            city=_first(parts, _CITY_KEYS),
+            region=_first(parts, _REGION_KEYS) or _region_by_code(parts) or str(parts.get("county") or ""),
+            city=_first(parts, _CITY_KEYS) or str(parts.get("county") or ""),
         )
 
     def _candidate(self, row: Any, response: HttpResponse) -> GeocodeCandidate:
@@ -98,7 +103,7 @@ class Geocoder(ServiceClient):
         importance = row.get("importance")
         return GeocodeCandidate(
             *point,
-            name=str(row.get("name") or display.partition(",")[0]),
+            name=str(row.get("name") or _house(row) or display.partition(",")[0]),
             display_name=display,
             importance=float(importance) if isinstance(importance, int | float) else 0.0,
             **asdict(self._address(row, response)),
@@ -120,7 +125,7 @@ class RecallingGeocoder(Geocoder):
         kept = await ask_once(self._store, "geocoder", digest_key(self._server, "search", query, limit), ask)
         return [GeocodeCandidate(**one) for one in json.loads(kept)]
 
-    async def reverse(self, lat: float, lon: float, zoom: int = 10) -> Address | None:
+    async def reverse(self, lat: float, lon: float, zoom: int = 18) -> Address | None:
         async def ask() -> bytes:
             found = await super(RecallingGeocoder, self).reverse(lat, lon, zoom)
             return json.dumps(found and asdict(found)).encode()
@@ -132,6 +137,19 @@ class RecallingGeocoder(Geocoder):
 
 def _first(parts: dict[str, Any], keys: tuple[str, ...]) -> str:
     return next((str(parts[key]) for key in keys if parts.get(key)), "")
+
+
+def _region_by_code(parts: dict[str, Any]) -> str:
+    codes = (str(parts.get(key) or "") for key in _REGION_CODES)
+    return next((name for code in codes if (name := region_names_by_code().get(code))), "")
+
+
+def _house(row: dict[str, Any]) -> str:
+    """Street and number of a house, which has no name."""
+    parts = row.get("address")
+    street = _first(parts, ("road", "pedestrian", "square", "place")) if isinstance(parts, dict) else ""
+    number = str(parts.get("house_number") or "") if isinstance(parts, dict) else ""
+    return f"{street} {number}" if street and number else ""
 
 
 class GoogleGeocoder(ServiceClient):

@@ -179,6 +179,27 @@ class TestGeocoder:
         assert await server.client(Geocoder, "geocoder").reverse(0, 0) is None
 
     @pytest.mark.parametrize(
+        ("parts", "region", "city"),
+        [
+            ({"suburb": "Altona", "city": "Hamburg", "ISO3166-2-lvl4": "DE-HH"}, "Hamburg", "Hamburg"),
+            ({"quarter": "Nishi", "city": "Shinjuku", "ISO3166-2-lvl4": "JP-13"}, "Tokyo", "Shinjuku"),
+            ({"town": "Bath", "county": "Somerset", "ISO3166-2-lvl4": "XX-99"}, "Somerset", "Bath"),
+            ({"village": "Loami", "county": "Sangamon County", "state": "Illinois"}, "Illinois", "Loami"),
+        ],
+    )
+    async def test_a_city_state_has_its_region_by_its_code(self, server, parts, region, city):
+        server.says_json({**PARIS, "address": parts})
+        address = await server.client(Geocoder, "geocoder").reverse(53.5, 9.9)
+        assert (address.region, address.city) == (region, city)
+        assert "zoom=18" in server.asked[0].target
+
+    async def test_a_house_is_called_by_its_street(self, server):
+        parts = {"house_number": "12", "road": "Rue Oberkampf", "city": "Paris"}
+        server.says_json([{**PARIS, "name": "", "display_name": "12, Rue Oberkampf, Paris", "address": parts}])
+        [house] = await server.client(Geocoder, "geocoder").search("12 Rue Oberkampf")
+        assert house.name == "Rue Oberkampf 12"
+
+    @pytest.mark.parametrize(
         "bad", [{}, [1], [{"lat": "x"}], [{"lat": "91", "lon": "0", "address": {}}], [{"lat": "1", "lon": "nan"}]]
     )
     async def test_wrong_shapes_are_refused(self, server, bad):

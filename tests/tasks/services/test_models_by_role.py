@@ -88,6 +88,37 @@ async def test_reasoning_length_and_refusals_are_named(server):
     assert (await chat.complete("m", HELLO)).finish_reason == "refusal"
 
 
+async def test_a_content_filter_without_a_message_is_a_refusal(server):
+    """Azure's answer when its filter strikes: status 200, a reason and no message."""
+    filtered = completion("content_filter")
+    del filtered["choices"][0]["message"]
+    filtered["choices"][0]["content_filter_results"] = {
+        "hate": {"filtered": False, "severity": "safe"}, "violence": {"filtered": True, "severity": "high"},
+    }  # fmt: skip
+    server.says_json(filtered)
+    reply = await chat_of(server, roles={"m": {"endpoint": "own"}}).complete("m", HELLO)
+    assert reply.finish_reason == "content_filter" and reply.text.endswith("content filter: violence")
+    assert reply.usage.completion_tokens == 100
+    without = completion("stop")
+    del without["choices"][0]["message"]
+    server.says_json(without)
+    with pytest.raises(ServiceError, match="no message under 'choices'"):
+        await chat_of(server, roles={"m": {"endpoint": "own"}}).complete("m", HELLO)
+
+
+async def test_a_call_that_its_server_cannot_read_is_what_the_model_wrote(server):
+    """Groq answers a malformed tool call with an error, and with the text that the model wrote."""
+    written = '<function=zoom>{"box": [1, 2}</function>'
+    error = {"message": "Failed to call a function.", "type": "invalid_request_error", "code": "tool_use_failed"}
+    server.says_json({"error": {**error, "failed_generation": written}}, 400)
+    reply = await chat_of(server, roles={"m": {"endpoint": "own"}}).complete("m", HELLO, tools=[TOOL])
+    assert reply.text == written and not reply.tool_calls and reply.usage.requests == 1
+    server.says_json({"error": {**error, "code": "invalid_value"}}, 400)
+    with pytest.raises(ServiceError) as caught:
+        await chat_of(server, roles={"m": {"endpoint": "own"}}).complete("m", HELLO, tools=[TOOL])
+    assert caught.value.kind == "rejected"
+
+
 async def test_several_choices(server):
     two = completion(content="a")
     two["choices"].append({"index": 1, "message": {"content": "b"}, "finish_reason": "stop"})
