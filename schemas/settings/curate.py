@@ -91,8 +91,8 @@ class ConfirmSettings(Settings):
         18,
         ge=3,
         le=18,
-        description="level of detail asked of the geocoder: 18 is a building, whose address names its town; 10, a city, "
-        "gives boroughs and counties instead of towns",
+        description="level of detail asked of the geocoder: 18 is a building, whose address names its "
+        "town; 10, a city, gives boroughs and counties instead of towns",
     )
 
 
