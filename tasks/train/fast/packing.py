@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from schemas.errors import GeofixError
-from tasks.train.fast.layout import Grid
+from tasks.train.fast.layout import Grid, sent
 
 IGNORED = -100  # the label of a token that is not trained, as in transformers
 
@@ -48,7 +48,7 @@ class Packed:
 
     def to(self, device: torch.device | str) -> Packed:
         def move(tensor: torch.Tensor) -> torch.Tensor:
-            return tensor.to(device, non_blocking=True)
+            return sent(tensor, torch.device(device))
 
         return Packed(
             move(self.ids),
