@@ -131,6 +131,26 @@ def pack(samples: Sequence[Sample], image_token: int, merge: int, length: int | 
     )
 
 
+class PackLimit:
+    """The packed length of a phase's passes, and what was made of it last."""
+
+    def __init__(self, tokens: int) -> None:
+        self.tokens = tokens
+        self._longest = 0  # tokens of a pass that holds more than one sample
+
+    def note(self, tokens: int, members: int) -> None:
+        """A pass of so many samples."""
+        if members > 1:
+            self._longest = max(self._longest, tokens)
+
+    def halve(self) -> bool:
+        """Passes of half the length from now on; False where each holds one sample already."""
+        if self._longest < 2:
+            return False
+        self.tokens, self._longest = min(self.tokens, self._longest) // 2, 0
+        return True
+
+
 @dataclass
 class _Bin:
     free: int
