@@ -126,10 +126,10 @@ def memory_needed(shape: Shape, settings: TrainSettings, phase: TrainingPhase, l
     state_width = {"bf16": 2.0, "fp32": 4.0}.get(kind, 4.0 if has_masters else trained_width)
     state_bytes = 2 * state_width + (4 if has_masters else 0)
     states = trained * state_bytes
-    kept = activations(shape, settings, load, width)
+    kept, again = activations(shape, settings, load, width)
     if load.passes == 1:
-        # Activations go as gradients come: only the larger of the two counts.
-        kept = max(kept - gradients, 0.05 * kept)
+        # Activations go as gradients come: only the larger of the two counts, and the last layer computed again.
+        kept = max(kept - gradients, 0.05 * kept, again)
     if settings.optimizer == "offload":  # on the GPU while their tensor is updated; the embedding is the largest
         kept = max(kept, min(trained, shape.vocabulary * shape.hidden) * state_bytes)
         states = 0
@@ -140,8 +140,8 @@ def memory_needed(shape: Shape, settings: TrainSettings, phase: TrainingPhase, l
     return Needed(weights / parts, gradients / parts, states / parts, reference / parts, kept, cache)
 
 
-def activations(shape: Shape, settings: TrainSettings, load: Load, width: int) -> float:
-    """What a forward pass keeps for its backward pass, with the head's share."""
+def activations(shape: Shape, settings: TrainSettings, load: Load, width: int) -> tuple[float, float]:
+    """What a forward pass keeps for its backward pass, with the head's share; of it, the tower's last layer."""
     text_layer = 3 * shape.intermediate + 6 * shape.hidden + 2 * shape.key_width
     vision_layer = (
         3 * shape.vision_intermediate + 8 * shape.vision_hidden
@@ -150,14 +150,13 @@ def activations(shape: Shape, settings: TrainSettings, load: Load, width: int) -
     kind = settings.gradient_checkpointing
     text = load.tokens * shape.layers * (shape.hidden if kind == "all" else text_layer)
     vision = load.patches * shape.vision_layers * (vision_layer if kind == "none" else shape.vision_hidden)
-    if kind != "none":  # one layer at a time is computed again
-        vision += load.patches * vision_layer
+    again = 0 if kind == "none" else load.patches * vision_layer  # one layer at a time
     if kind == "all":
         text += load.tokens * text_layer
     if settings.lora is not None or settings.freeze == "vision":  # a tower that rests keeps nothing
-        vision = 0
+        vision = again = 0
     head = shape.vocabulary * ((shape.hidden if settings.lora is None else 0) + 1.2 * min(load.trained, HEAD_CHUNK))
-    return (text + vision + head) * width
+    return (text + vision + again + head) * width, again * width
 
 
 def load_of(
@@ -168,9 +167,10 @@ def load_of(
     sample = text_tokens + patches // 4
     if phase != "grpo":
         tuner = settings.sft if phase == "sft" else settings.cold_start
-        together = max(1, min(tuner.micro_batch, tuner.batch_size, settings.pack_limit // max(1, sample), samples))
-        passes = -(-min(tuner.batch_size, samples) // together)
-        return Load(together * sample, together * patches, together * text_tokens, passes=passes)
+        most = sample * min(tuner.micro_batch, tuner.batch_size, samples)
+        tokens = max(sample, min(settings.pack_limit, most))  # shorter samples fill a pack up
+        passes = -(-sample * min(tuner.batch_size, samples) // tokens)
+        return Load(tokens, tokens * patches // sample, tokens * text_tokens // sample, passes=passes)
     grpo = settings.grpo
     new = grpo.max_completion_tokens
     rollouts = max(1, min(grpo.micro_batch, (settings.pack_limit - sample) // new))
@@ -207,12 +207,13 @@ def fit(
 
 
 def _packs(settings: TrainSettings, phase: TrainingPhase, sample: int, samples: int) -> list[int]:
-    """Packed lengths that hold whole samples or rollouts, longest first."""
+    """Packed lengths from all that a pass may hold to one sample or rollout."""
     if settings.pack_tokens != "auto":
         return [settings.pack_tokens]
     if phase != "grpo":
         tuner = settings.sft if phase == "sft" else settings.cold_start
-        return [count * sample for count in range(min(tuner.micro_batch, tuner.batch_size, samples), 0, -1)]
+        most = min(tuner.micro_batch, tuner.batch_size, samples)
+        return [quarters * sample // 4 for quarters in range(4 * most, 3, -1)]
     grpo = settings.grpo
     return [-(-n // grpo.group_size) * sample + n * grpo.max_completion_tokens for n in range(grpo.micro_batch, 0, -1)]
 
