@@ -291,7 +291,7 @@ def memory_advice(settings: TrainSettings, phase: TrainingPhase, parts: Needed) 
         return f"train.pack_tokens={max(1024, settings.pack_limit // 2)}"
     if parts.reference:
         return "train.grpo.reference=offload"
-    if settings.lora is None and settings.precision == "fp32":
+    if settings.precision == "fp32":
         return "train.precision=bf16"
     if settings.lora is None and settings.optimizer == "device":
         return "train.optimizer=offload"
