@@ -7,6 +7,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import polars as pl
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -17,7 +18,7 @@ from flows.cli import app
 from schemas.errors import GeofixError
 from schemas.settings.train import GrpoSettings, LoraSettings, TrainingPhase, TrainSettings
 from tasks.lake import Commit, Lake
-from tasks.train import checkpoints
+from tasks.train import checkpoints, fitting
 from tasks.train.checkpoints import Progress, load_checkpoint, save_checkpoint
 from tasks.train.fast.optimizer import StochasticAdamW
 from tasks.train.memory import ROOM, Load, Shape, fit, fit_text, load_of, memory_needed, named_gpu
@@ -228,6 +229,25 @@ def test_auto_packs_as_much_as_fits_and_saves_memory_in_order() -> None:
         assert fitted(phase, "24GB")[1] < 0, "and all of its weights do not"
     fixed, _ = fitted("sft", "24GB", pack_tokens=8192)
     assert fixed == TrainSettings(pack_tokens=8192, grpo=fixed.grpo), "what was set stays"
+
+
+def test_vllm_is_chosen_where_it_is_here_fits_and_was_faster(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = json.dumps([{"role": "user", "content": [{"type": "image"}, {"type": "text", "text": "Where?" * 60}]}])
+    samples = pl.DataFrame({"messages_json": [asked] * 100})
+    monkeypatch.setattr(fitting, "shape_of", lambda settings: SEVEN)
+
+    def engine(total: float | None = 141e9, **changes: Any) -> str:
+        grpo = GrpoSettings(**{"max_completion_tokens": 512, **changes})
+        settings = TrainSettings(grpo=grpo, lora=LoraSettings())
+        return fitting.forecast_phase(samples, "grpo", settings, total).settings.grpo.engine
+
+    monkeypatch.setattr(fitting.shutil, "which", lambda name: None)
+    assert engine() == "embedded" and engine(engine="vllm") == "vllm", "what was set stays"
+    monkeypatch.setattr(fitting.shutil, "which", lambda name: name)
+    assert engine() == "vllm"
+    assert engine(group_size=32) == "embedded", "measured slower there"
+    assert engine(24e9) == "embedded", "no room beside the trainer"
+    assert engine(None) == "embedded", "no GPU"
 
 
 def test_a_gpu_is_named_by_its_size() -> None:
