@@ -18,6 +18,7 @@ from tasks.reward.advantage import advantages
 from tasks.train.checkpoints import Progress
 from tasks.train.encoding import CACHE_BYTES, Ahead
 from tasks.train.fast.grouped import Completion, Group
+from tasks.train.fast.layout import sent
 from tasks.train.fast.packing import PackLimit, Sample
 from tasks.train.fast.parts import HostMemory
 from tasks.train.loop import Figures, Pending
@@ -281,7 +282,7 @@ class Grpo:
             if one.episode.log_probs is not None:
                 drawn[at : at + one.tokens] = one.episode.log_probs
             at += one.tokens
-        distances = (new - torch.tensor(drawn, dtype=torch.float32).to(new.device)).abs()
+        distances = (new - sent(torch.tensor(drawn, dtype=torch.float32), new.device)).abs()
         return torch.stack([distances.nansum(), (~distances.isnan()).sum().float()])
 
     def _joined(self, parts: Sequence[torch.Tensor | None]) -> torch.Tensor:
@@ -290,7 +291,7 @@ class Grpo:
     def _spread(self, some: Sequence[RolloutSample], values: Sequence[float]) -> torch.Tensor:
         """A value of each rollout, for each of its tokens."""
         counts = torch.tensor([one.tokens for one in some])
-        return torch.repeat_interleave(torch.tensor(values, dtype=torch.float32), counts).to(self.fast.device)
+        return sent(torch.repeat_interleave(torch.tensor(values, dtype=torch.float32), counts), self.fast.device)
 
 
 def groups_of(some: Sequence[RolloutSample]) -> list[Group]:
