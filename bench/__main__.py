@@ -50,6 +50,7 @@ ON_REQUEST = [
     "tool_rollouts",
     "verl",
     "train_gpu",
+    "cards",
     "rollouts_gpu",
     "grpo_vllm",
     "judge_batch",

@@ -148,19 +148,21 @@ def random_model(config: Any, seed: int = 0) -> Any:
 
 
 def random_sample(
-    seed: int, text: int = 512, prompt: int = 128, grid: tuple[int, int, int] = GRID, values: int = 1176
-) -> Sample:
-    """A picture and `text` tokens with its two marks among them; all but the first `prompt` are the assistant's."""
+    seed: int, text: int = 512, prompt: int = 128, grid: tuple[int, int, int] = GRID, values: int = 1176,
+    pictures: int = 1,
+) -> Sample:  # fmt: skip
+    """Pictures and `text` tokens with their marks among them; all but the first `prompt` are the assistant's."""
     generator = torch.Generator().manual_seed(seed)
 
     def words(count: int) -> list[int]:
         return torch.randint(100, 150_000, (count,), generator=generator).tolist()
 
-    picture = [IMAGE] * (grid[0] * grid[1] * grid[2] // 4)
-    ids = [*words(8), VISION_START, *picture, VISION_END, *words(prompt - 10)]
+    patches = grid[0] * grid[1] * grid[2]
+    shown = [VISION_START, *[IMAGE] * (patches // 4), VISION_END] * pictures
+    ids = [*words(8), *shown, *words(prompt - 8 - 2 * pictures)]
     answer = words(text - prompt)
-    pixels = torch.randn(grid[0] * grid[1] * grid[2], values, generator=generator).to(torch.bfloat16)
-    return Sample([*ids, *answer], [IGNORED] * len(ids) + answer, pixels, (grid,))
+    pixels = torch.randn(pictures * patches, values, generator=generator).to(torch.bfloat16)
+    return Sample([*ids, *answer], [IGNORED] * len(ids) + answer, pixels, (grid,) * pictures)
 
 
 def plain_batch(samples: list[Sample], device: str = "cuda") -> dict[str, torch.Tensor]:

@@ -6,6 +6,11 @@ compared with those of a plain transformers forward in bf16, and both with one i
 
 Then the engine against vLLM, as `train.grpo.engine` chooses between them: three sizes of a draw, the same pictures.
 vLLM runs in the Python that GEOFIX_VLLM_PYTHON names, else .venv-vllm/bin/python; --engines: only this part.
+
+Both parts say how far the engine's log-probabilities are from the trainer's, and each from those of float32 weights. If
+bf16's rounding is all that parts them, the mean of their differences is 0 and its square is the sum of the squares of
+their distances from float32; another temperature or another set of tokens would show in the mean.
+--log-probs: only this, without `generate` and vLLM.
 """
 
 from __future__ import annotations
@@ -32,6 +37,8 @@ from bench.qwen_gpu import (
 from schemas.settings.train import RolloutVllmSettings, TinySettings
 from tasks.runtime.model_pools import vllm_python
 from tasks.train.fast.families import fast_model
+from tasks.train.fast.grouped import Completion, Group
+from tasks.train.fast.model import FastModel
 from tasks.train.fast.packing import IGNORED, Sample
 from tasks.train.fast.padding import pad_vision
 from tasks.train.rollouts.engine import Rollout, RolloutEngine
@@ -68,9 +75,45 @@ def plain_log_probs(model: Any, prompt: Sample, rollout: Rollout) -> torch.Tenso
     ids = [*prompt.ids, *rollout.ids]
     inputs = plain_batch([Sample(ids, [IGNORED] * len(ids), prompt.pixels, prompt.grids)])
     del inputs["labels"]
+    inputs["mm_token_type_ids"] = (inputs["input_ids"] == model.config.image_token_id).int()
     with torch.no_grad():
         logits = model(**inputs, use_cache=False, logits_to_keep=len(rollout.ids) + 1).logits[0, :-1].float()
     return logits.log_softmax(-1).gather(1, torch.tensor(rollout.ids, device=logits.device)[:, None])[:, 0].cpu()
+
+
+def trainer_log_probs(fast: FastModel, prompt: Sample, rollout: Rollout) -> torch.Tensor:
+    """As a training step computes them."""
+    completion = Completion(rollout.ids, [True] * len(rollout.ids))
+    with torch.no_grad():
+        return fast.log_probs(fast.pack_groups([Group(prompt, (completion,))]))[0].cpu()
+
+
+def compare(fast: FastModel, pairs: list[tuple[Sample, Rollout]], name: str) -> list[Goal]:
+    """The engine's log-probabilities, the trainer's and transformers' against float32; the weights are widened."""
+    found = {
+        name: torch.cat([torch.tensor(rollout.log_probs) for _, rollout in pairs]),
+        "trainer": torch.cat([trainer_log_probs(fast, *pair) for pair in pairs]),
+        "transformers": torch.cat([plain_log_probs(fast.model, *pair) for pair in pairs]),
+    }
+    fast.model.float()
+    exact = torch.cat([plain_log_probs(fast.model, *pair) for pair in pairs])
+    noise = {one: (values - exact).square().mean().sqrt().item() for one, values in found.items()}
+    apart = found[name] - found["trainer"]
+    shift, gap = apart.mean().item(), apart.square().mean().sqrt().item()
+    expected = (noise[name] ** 2 + noise["trainer"] ** 2) ** 0.5
+    said = ", ".join(f"{one} {value:.4f}" for one, value in noise.items())
+    print(f"   {len(exact)} log-probabilities, root mean square from those of float32 weights: {said}; {name} - "
+          f"trainer {shift:+.4f} on average, {apart.abs().mean():.4f} apart, root mean square {gap:.4f}, of "
+          f"which rounding explains {expected:.4f}; mean log-probability {exact.mean():.2f}", flush=True)  # fmt: skip
+    return [
+        Goal(f"mean difference of the log-probabilities of {name} and trainer", abs(shift), at_most=1e-2),
+        Goal(
+            f"rounding noise of {name} over that of transformers in bf16",
+            noise[name] / noise["transformers"],
+            at_most=1.1,
+        ),
+        Goal(f"distance of {name} from the trainer over what rounding explains", gap / expected, at_most=1.1),
+    ]
 
 
 def seconds_of(engines: Engines | VllmEngines, drawn: list[Sample], size: int, new_tokens: int) -> float:
@@ -124,9 +167,11 @@ def against_vllm() -> list[Goal]:
                   f"({tokens / ours[size, new]:,.0f} tokens/s), vLLM {theirs:.2f} s ({tokens / theirs:,.0f}); "
                   f"train.grpo.engine: {'embedded' if share >= 1 else 'vllm'} is faster", flush=True)  # fmt: skip
             goals.append(Goal(f"embedded's speed, times vLLM's, {size} x {new}", share, at_least=1.0))
+        drawn_by_vllm = vllm.generate(drawn, *DRAWS[0], Sampling(1.0))
     finally:
         vllm.close()
-    return goals
+    pairs = [(prompt, group[k]) for prompt, group in zip(drawn, drawn_by_vllm, strict=True) for k in (0, SIZE - 1)]
+    return [*goals, *compare(fast, pairs, "vLLM")]
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -134,23 +179,26 @@ def main(arguments: list[str] | None = None) -> int:
         return NOT_RUN
     if "--engines" in (arguments or []):
         return judge(against_vllm())
+    if "--log-probs" in (arguments or []):
+        return judge(against_generate(is_timed=False))
     goals = against_generate()
     torch.cuda.empty_cache()
     return judge([*goals, *against_vllm()])
 
 
-def against_generate() -> list[Goal]:
-    """The engine against transformers' `generate`."""
+def against_generate(is_timed: bool = True) -> list[Goal]:
+    """The engine against transformers' `generate`, and its log-probabilities."""
     model = random_model(config_7b()).eval()
     group_prompts = prompts()
     tokens = GROUPS * SIZE * NEW_TOKENS
-    plain_s = generated_seconds(model, group_prompts)
+    plain_s = generated_seconds(model, group_prompts) if is_timed else float("nan")
     torch.cuda.empty_cache()
     print(f"   transformers generate  {plain_s:6.2f} s, {tokens / plain_s:6.0f} tokens/s", flush=True)
     pad_vision(model)
     length = -(-len(group_prompts[0].ids) // 64) * 64
     start = time.perf_counter()
-    engine = RolloutEngine(fast_model(model), SIZE, GROUPS, length, NEW_TOKENS, end_tokens=[])
+    fast = fast_model(model)
+    engine = RolloutEngine(fast, SIZE, GROUPS, length, NEW_TOKENS, end_tokens=[])
     list(engine.generate(group_prompts))
     print(f"   geofix engine: {time.perf_counter() - start:.0f} s to compile and capture", flush=True)
     seconds = []
@@ -170,22 +218,10 @@ def against_generate() -> list[Goal]:
     print(f"   geofix engine          {fast_s:6.2f} s, {tokens / fast_s:6.0f} tokens/s; a decoding step of "
           f"{GROUPS * SIZE} rollouts {step_ms:.1f} ms", flush=True)  # fmt: skip
     chosen = [(group_prompts[g], found[g][k]) for g in range(GROUPS) for k in (0, SIZE - 1)]
-    ours = torch.cat([torch.tensor(rollout.log_probs) for _, rollout in chosen])
-    plain = torch.cat([plain_log_probs(model, *pair) for pair in chosen])
     del engine
     torch.cuda.empty_cache()
-    model.float()
-    exact = torch.cat([plain_log_probs(model, *pair) for pair in chosen])
-    noise = {name: (one - exact).pow(2).mean().sqrt().item() for name, one in (("ours", ours), ("plain", plain))}
-    shift = (ours - plain).mean().item()
-    print(f"   {plain_s / fast_s:.1f} times as fast; {len(ours)} log-probabilities: ours - theirs {shift:+.4f} on "
-          f"average, {(ours - plain).abs().mean():.4f} apart; from float32 weights ours are off by {noise['ours']:.4f} "
-          f"(root mean square), transformers' in bf16 by {noise['plain']:.4f}", flush=True)  # fmt: skip
-    return [
-        Goal("times as fast as generate", plain_s / fast_s, at_least=5),
-        Goal("mean difference of the log-probabilities", abs(shift), at_most=1e-2),
-        Goal("our rounding noise over that of transformers in bf16", noise["ours"] / noise["plain"], at_most=1.1),
-    ]
+    timed = [Goal("times as fast as generate", plain_s / fast_s, at_least=5)] if is_timed else []
+    return [*timed, *compare(fast, chosen, "engine")]
 
 
 if __name__ == "__main__":

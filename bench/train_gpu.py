@@ -4,7 +4,7 @@ The same weights, data and optimizer (bf16 with stochastic rounding): 20 steps o
 checkpointing), 50 of the loop behind `geofix train`, pictures decoded by its threads meanwhile. Model FLOPs utilization
 counts what the loss needs and nothing more (tasks/train/fast/flops.py), of the 989 TFLOP/s of an H200's datasheet. Then
 GRPO: G = 8 rollouts of 2 Mpx pictures, their rewards at random, and the step on them. Last, samples of mixed lengths
-with one to three pictures of any size.
+with one to three pictures of any size, in packs that the memory forecast fits. --only: some of these parts.
 """
 
 from __future__ import annotations
@@ -15,13 +15,15 @@ import io
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from PIL import Image
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from bench.goals import Goal, judge
 from bench.qwen_gpu import (
@@ -43,7 +45,7 @@ from tasks.train.fast.optimizer import StochasticAdamW
 from tasks.train.fast.packing import IGNORED, Sample
 from tasks.train.grpo import Grpo, Reference
 from tasks.train.loop import Loop, prepare_model
-from tasks.train.memory import Load, memory_needed
+from tasks.train.memory import ROOM, Load, fit, fit_text, memory_needed
 from tasks.train.memory import Shape as MemoryShape
 from tasks.train.rollouts.source import EmbeddedRollouts, Engines, Judged
 from tasks.train.supervised import Supervised
@@ -57,6 +59,68 @@ GROUPS, SIZE, NEW_TOKENS = 4, 8, 128
 MIXED_STEPS, MIXED_SAMPLES, MIXED_SETTLED = 40, 48, 12
 MIXED_BATCH, MIXED_TOKENS = 3, 8192
 GIB = 2**30
+PARTS = ("sft", "grpo", "mixed", "plain")
+# What must hold of a shape: utilization, the same with mixed lengths, and how many times as fast as transformers, whose
+# windows of Qwen2.5-VL's pictures are computed one by one.
+WANTED = {"qwen2.5-vl-7b": (0.50, 0.48, 5.0), "qwen3-vl-8b": (0.45, 0.45, 1.5)}
+
+
+class Timed(Supervised):
+    """Notes when the device and the host come to the parts of a step."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.steps_seen: list[dict[str, Any]] = []
+
+    def mark(self, name: str) -> None:
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        self.steps_seen[-1] |= {name: event, f"{name}_host": time.perf_counter()}
+
+    def gradients(self, step: int, progress: Any) -> Any:
+        self.steps_seen.append({"data_s": 0.0})
+        self.mark("began")
+        found = super().gradients(step, progress)
+        if "launched" not in self.steps_seen[-1]:  # the last step prepares no other
+            self.mark("launched")
+        return found
+
+    def _prepare(self, step: int) -> Any:
+        began = time.perf_counter()
+        if step == len(self.steps_seen):  # the next step's, after this one's passes were launched
+            self.mark("launched")
+        found = super()._prepare(step)
+        self.steps_seen[-1]["data_s"] += time.perf_counter() - began
+        return found
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        before = register_optimizer_step_pre_hook(lambda *_: self.mark("ready"))
+        after = register_optimizer_step_post_hook(lambda *_: self.mark("updated"))
+        try:
+            yield
+        finally:
+            before.remove()
+            after.remove()
+
+    def parts(self, seconds: list[float], first: int) -> str:
+        """Medians of the steps from `first` on."""
+        found: dict[str, list[float]] = {}
+        for one, whole in list(zip(self.steps_seen, seconds, strict=True))[first:]:
+            device = {
+                "forward and backward": one["began"].elapsed_time(one["launched"]),
+                "waiting for data": one["launched"].elapsed_time(one["ready"]),
+                "optimizer": one["ready"].elapsed_time(one["updated"]),
+            }
+            host = {
+                "launching": (one["launched_host"] - one["began_host"]) * 1e3,
+                "data": one["data_s"] * 1e3,
+                "optimizer's launches": (one["updated_host"] - one["ready_host"]) * 1e3,
+            }
+            device["rest"] = whole * 1e3 - sum(device.values())
+            for name, value in (*device.items(), *((f"host: {name}", value) for name, value in host.items())):
+                found.setdefault(name, []).append(value)
+        return ", ".join(f"{name} {statistics.median(values):.1f}" for name, values in found.items())
 
 
 class Run:
@@ -66,6 +130,7 @@ class Run:
         self.losses: list[float] = []
         self.seconds: list[float] = []
         self.memory_gib = 0.0
+        self.parts = ""
 
     @property
     def step_s(self) -> float:
@@ -110,29 +175,35 @@ def settings_of(**changes: Any) -> TrainSettings:
     return TrainSettings(**{"sft": tuner, "gradient_checkpointing": "none", "loader_threads": 8, **changes})
 
 
-def fast_run(config: Any, encode: Callable[[int], Sample]) -> tuple[Run, list[list[int]], float]:
-    """The loop behind `geofix train`; its batches, and how far its loss is from transformers' for its last weights."""
+def fast_run(config: Any, encode: Callable[[int], Sample]) -> tuple[Run, list[list[int]], float, float]:
+    """The loop behind `geofix train`; its batches, and how far its loss and that of transformers in bf16 are from that
+    of float32, for its last weights.
+    """
     settings = settings_of()
     model = random_model(config)
     fast = prepare_model(model, settings)
-    program = Supervised(fast, encode, SAMPLES, settings, settings.sft)
+    program = Timed(fast, encode, SAMPLES, settings, settings.sft)
     torch.cuda.reset_peak_memory_stats()
     run = Run()
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, program.watching():
         progress = Loop(model, program, settings, Path(folder)).run()
     run.losses = [entry["loss"] for entry in progress.history]
     run.seconds = [entry["seconds"] for entry in progress.history]
+    run.parts = program.parts(run.seconds, 5)
     run.memory_gib = torch.cuda.max_memory_allocated() / GIB
     batches = [program.batch(step) for step in range(PLAIN_STEPS)]
-    apart = 0.0
     model.eval()
     with torch.no_grad():
-        for numbers in batches[: SAMPLES // BATCH]:
-            chosen = [encode(number) for number in numbers]
-            ours = fast.loss(fast.pack(chosen)).item()
-            theirs = model(**plain_inputs(chosen), use_cache=False).loss.item()
-            apart = max(apart, abs(ours - theirs) / theirs)
-    return run, batches, apart
+        compared = [[encode(number) for number in numbers] for numbers in batches[: SAMPLES // BATCH]]
+        ours = [fast.loss(fast.pack(chosen)).item() for chosen in compared]
+        theirs = [model(**plain_inputs(chosen), use_cache=False).loss.item() for chosen in compared]
+        model.float()
+        exact = [model(**plain_inputs(chosen), use_cache=False).loss.item() for chosen in compared]
+
+    def apart(losses: list[float]) -> float:
+        return statistics.mean(abs(one / true - 1) for one, true in zip(losses, exact, strict=True))
+
+    return run, batches, apart(ours), apart(theirs)
 
 
 def plain_inputs(samples: list[Sample]) -> dict[str, torch.Tensor]:
@@ -163,8 +234,8 @@ def plain_run(config: Any, encode: Callable[[int], Sample], batches: list[list[i
     return run
 
 
-def grpo_run(config: Any, shape: Shape) -> tuple[Run, float]:
-    """Three GRPO steps; the seconds of the last generation beside those of the steps."""
+def grpo_run(config: Any, shape: Shape) -> tuple[Run, float, float]:
+    """Three GRPO steps; the seconds of the last generation, and how far the first's log-probabilities are off."""
     grpo = GrpoSettings(
         max_steps=3, group_size=SIZE, prompts_per_generation=GROUPS, prompts_per_step=GROUPS, micro_batch=16,
         max_completion_tokens=NEW_TOKENS, rollout_groups=GROUPS, patience=None,
@@ -199,7 +270,7 @@ def grpo_run(config: Any, shape: Shape) -> tuple[Run, float]:
     run.losses = [entry["loss"] for entry in progress.history]
     run.seconds = [entry["seconds"] for entry in progress.history]
     run.memory_gib = torch.cuda.max_memory_allocated() / GIB
-    return run, drawn_s[-1]
+    return run, drawn_s[-1], progress.history[0]["engine_gap"]
 
 
 def mixed_sample(number: int, shape: Shape) -> Sample:
@@ -221,21 +292,34 @@ def mixed_sample(number: int, shape: Shape) -> Sample:
     return Sample([*ids, *answer], [IGNORED] * len(ids) + answer, pixels.to(torch.bfloat16), tuple(grids))
 
 
-def mixed_run(config: Any, shape: Shape) -> tuple[Run, float]:
-    """Samples of mixed length; model FLOPs utilization once shapes stop being compiled."""
+def mixed_settings(config: Any, shape: Shape, samples: list[Sample], room: float) -> TrainSettings:
+    """The packs that fit: those of the longest sample, all its pictures as one."""
     tuner = TunerSettings(
         max_steps=MIXED_STEPS, batch_size=MIXED_BATCH, micro_batch=MIXED_BATCH, learning_rate=RATE, warmup_share=0.0,
         schedule="constant", max_tokens=MIXED_TOKENS,
     )  # fmt: skip
-    settings = settings_of(sft=tuner, pack_tokens=MIXED_TOKENS * MIXED_BATCH)
+    longest = max(samples, key=lambda one: len(one.ids))
+    patches = sum(rows * columns for _, rows, columns in longest.grids)
+    settings = settings_of(sft=tuner, image_max_pixels=patches * shape.patch**2)
+    text = len(longest.ids) - patches // 4
+    return fit(MemoryShape.of(config.to_dict()), settings, "sft", text, 1, len(samples), room)[0]
+
+
+def mixed_run(config: Any, shape: Shape) -> tuple[Run, float]:
+    """Samples of mixed length; model FLOPs utilization once shapes stop being compiled."""
     samples = [mixed_sample(number, shape) for number in range(MIXED_SAMPLES)]
+    settings = mixed_settings(config, shape, samples, ROOM * torch.cuda.mem_get_info()[1])
+    print(f"   mixed lengths: {fit_text(settings, 'sft')}", flush=True)
     model = random_model(config)
-    program = Supervised(prepare_model(model, settings), samples.__getitem__, len(samples), settings, tuner)
+    torch.cuda.reset_peak_memory_stats()
+    program = Timed(prepare_model(model, settings), samples.__getitem__, len(samples), settings, settings.sft)
     run = Run()
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, program.watching():
         progress = Loop(model, program, settings, Path(folder)).run()
     run.seconds = [entry["seconds"] for entry in progress.history]
     run.losses = [entry["loss"] for entry in progress.history]
+    run.parts = program.parts(run.seconds, MIXED_SETTLED)
+    run.memory_gib = torch.cuda.max_memory_allocated() / GIB
     flops = 0.0
     for step in range(MIXED_SETTLED, MIXED_STEPS):
         chosen = [samples[number] for number in program.batch(step)]
@@ -248,7 +332,9 @@ def mixed_run(config: Any, shape: Shape) -> tuple[Run, float]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", choices=sorted(SHAPES), default="qwen2.5-vl-7b")
-    name = parser.parse_args().model
+    parser.add_argument("--only", choices=PARTS, nargs="+", default=PARTS, help="plain goes with sft")
+    given = parser.parse_args()
+    name, parts = given.model, given.only
     if no_gpu():
         return NOT_RUN
     shape = SHAPES[name]
@@ -259,6 +345,8 @@ def main() -> int:
     flops = step_flops(config, lengths, [shape.grid] * BATCH, trained)
     device = f"{torch.cuda.get_device_name()}, torch {torch.__version__}"
     print(f"   {device}: {name}, {BATCH} samples of {lengths[0]} tokens a step, {flops / 1e12:.0f} TFLOP", flush=True)
+    wanted, wanted_mixed, wanted_times = WANTED[name]
+    goals = []
 
     def show(name: str, run: Run) -> float:
         utilization = flops / run.step_s / PEAK_FLOPS
@@ -267,47 +355,54 @@ def main() -> int:
               f"({len(run.losses)} steps, first {run.seconds[0]:.0f} s)", flush=True)  # fmt: skip
         return utilization
 
-    fast, batches, same = fast_run(config, encode)
-    utilization = show("geofix", fast)
-    free()
-    forecast = memory_needed(
-        MemoryShape.of(config.to_dict()),
-        settings_of(),
-        "sft",
-        Load(sum(lengths), BATCH * shape.grid[1] * shape.grid[2], trained),
-    )
-    forecast_off = abs(forecast.total / GIB / fast.memory_gib - 1)
-    print(f"   dry run said {forecast.total / GIB:.1f} GiB, {forecast_off:.1%} off", flush=True)
-    steps, draw_s = grpo_run(config, shape)
-    print(f"   GRPO, {GROUPS} prompts with 2 Mpx, G = {SIZE}, {NEW_TOKENS} tokens: {steps.seconds[-1]:.1f} s a step, "
-          f"{draw_s:.1f} s of them rollouts, {steps.memory_gib:.0f} GiB", flush=True)  # fmt: skip
-    free()
-    mixed, mixed_utilization = mixed_run(config, shape)
-    print(f"   mixed lengths, 1 to 3 pictures: MFU {mixed_utilization:.3f} after {MIXED_SETTLED} steps; seconds of the "
-          f"first: {' '.join(f'{one:.1f}' for one in mixed.seconds[:MIXED_SETTLED])}", flush=True)  # fmt: skip
-    free()
-    plain = plain_run(config, encode, batches)
-    show("transformers", plain)
-    free()
-    apart = max(abs(a - b) / b for a, b in zip(fast.losses, plain.losses, strict=False))
-    fallen = 1 - plain.losses[-1] / plain.losses[0]
-    print(f"   losses of transformers: {' '.join(f'{loss:.3f}' for loss in plain.losses)}")
-    print(f"   losses of geofix:       {' '.join(f'{loss:.3f}' for loss in fast.losses[:PLAIN_STEPS])}")
-    print(f"   {plain.step_s / fast.step_s:.1f} times as fast; losses apart by at most {apart:.2%} over the steps, by "
-          f"{same:.4f} for the same weights", flush=True)  # fmt: skip
-    return judge(
-        [
-            Goal("model FLOPs utilization", utilization, at_least=0.50 if name == "qwen2.5-vl-7b" else 0.45),
-            Goal("the same, mixed lengths", mixed_utilization, at_least=0.48 if name == "qwen2.5-vl-7b" else 0.45),
-            Goal("times as fast as checkpointed transformers", plain.step_s / fast.step_s, at_least=5),
-            Goal("largest relative difference of the losses", apart, at_most=LOSS_TOLERANCE),
-            Goal("relative difference of the losses of the same weights", same, at_most=0.001),
-            Goal("share by which the loss of transformers fell", fallen, at_least=0.02),
+    if "sft" in parts:
+        fast, batches, ours_off, theirs_off = fast_run(config, encode)
+        utilization = show("geofix", fast)
+        print(f"   ms of a step: {fast.parts}", flush=True)
+        free()
+        patches = BATCH * shape.grid[1] * shape.grid[2]
+        load = Load(sum(lengths), patches, trained)
+        forecast = memory_needed(MemoryShape.of(config.to_dict()), settings_of(), "sft", load)
+        forecast_off = abs(forecast.total / GIB / fast.memory_gib - 1)
+        print(f"   dry run said {forecast.total / GIB:.1f} GiB, {forecast_off:.1%} off; losses of the same weights "
+              f"from float32: ours {ours_off:.2%}, transformers' in bf16 {theirs_off:.2%}", flush=True)  # fmt: skip
+        goals += [
+            Goal("model FLOPs utilization", utilization, at_least=wanted),
             Goal("steps without running out of memory", len(fast.losses), at_least=FAST_STEPS),
             Goal("share by which the dry run's memory is off", forecast_off, at_most=0.10),
-            Goal("GRPO steps", len(steps.losses), at_least=3),
+            Goal("our losses' distance from float32, times transformers'", ours_off / max(theirs_off, 1e-3), at_most=2),
         ]
-    )
+    if "mixed" in parts:
+        mixed, mixed_utilization = mixed_run(config, shape)
+        print(f"   mixed lengths, 1 to 3 pictures: MFU {mixed_utilization:.3f} after {MIXED_SETTLED} steps, "
+              f"{mixed.memory_gib:.0f} GiB; seconds of the first: "
+              f"{' '.join(f'{one:.1f}' for one in mixed.seconds[:MIXED_SETTLED])}", flush=True)  # fmt: skip
+        print(f"   ms of a step: {mixed.parts}", flush=True)
+        goals.append(Goal("the same, mixed lengths", mixed_utilization, at_least=wanted_mixed))
+        free()
+    if "grpo" in parts:
+        steps, draw_s, gap = grpo_run(config, shape)
+        print(f"   GRPO, {GROUPS} prompts with 2 Mpx, G = {SIZE}, {NEW_TOKENS} tokens: {steps.seconds[-1]:.1f} s a "
+              f"step, {draw_s:.1f} s of them rollouts, {steps.memory_gib:.0f} GiB; log-probabilities of engine and "
+              f"trainer {gap:.4f} apart in the first step", flush=True)  # fmt: skip
+        goals.append(Goal("GRPO steps", len(steps.losses), at_least=3))
+        free()
+    if "plain" in parts and "sft" in parts:
+        plain = plain_run(config, encode, batches)
+        show("transformers", plain)
+        free()
+        apart = max(abs(a - b) / b for a, b in zip(fast.losses, plain.losses, strict=False))
+        fallen = 1 - plain.losses[-1] / plain.losses[0]
+        print(f"   losses of transformers: {' '.join(f'{loss:.3f}' for loss in plain.losses)}")
+        print(f"   losses of geofix:       {' '.join(f'{loss:.3f}' for loss in fast.losses[:PLAIN_STEPS])}")
+        times = plain.step_s / fast.step_s
+        print(f"   {times:.1f} times as fast; losses apart by at most {apart:.2%} over the steps", flush=True)
+        goals += [
+            Goal("times as fast as checkpointed transformers", times, at_least=wanted_times),
+            Goal("largest relative difference of the losses", apart, at_most=LOSS_TOLERANCE),
+            Goal("share by which the loss of transformers fell", fallen, at_least=0.02),
+        ]
+    return judge(goals)
 
 
 if __name__ == "__main__":

@@ -34,7 +34,7 @@ from tasks.runtime.ray_watch import named_nodes, on_gpu_nodes
 from tasks.runtime.snapshots import approved_snapshot
 from tasks.runtime.stage import open_inputs
 from tasks.train.fitting import Forecast, forecast
-from tasks.train.memory import GIB, Gpu, gpus
+from tasks.train.memory import GIB, Gpu, fit_text, gpus, named_gpu
 from tasks.train.on_workers import workers_wanted
 from tasks.train.opening import base_folder, training_path
 
@@ -198,8 +198,11 @@ def plan_dry_run(call: Call) -> int:
     return DONE
 
 
-def train_dry_run(call: Call) -> int:
-    """Print samples, steps and GPU memory of each phase; the exit code is 1 where one does not fit on a GPU."""
+def train_dry_run(call: Call, size: str | None = None) -> int:
+    """Print samples, steps, GPU memory and what `auto` stands for in each phase; exit code 1 where one does not fit.
+
+    `size` is the memory of a GPU to plan for, in place of those that are there.
+    """
     config = call.options().resolve()
     check_before(config, ["train"])
     lake = existing_lake(call)
@@ -208,10 +211,15 @@ def train_dry_run(call: Call) -> int:
         raise GeofixError(
             f"lake '{lake.uri}' has no training samples yet: run `geofix run --to difficulty` and the first train first"
         )
-    nodes, seen = cluster_of(config.spread)
-    plan = training_plan(config, nodes)
-    found = forecast(samples, config.train)
+    if size:
+        seen = [named_gpu(size)]
+        nodes = {seen[0].name: {"CPU": float(os.cpu_count() or 1), "GPU": 1.0}}
+        plan = {}
+    else:
+        nodes, seen = cluster_of(config.spread)
+        plan = training_plan(config, nodes)
     gpu = max(seen, key=lambda one: one.total, default=None)
+    found = forecast(samples, config.train, gpu)
     fits = [gpu is None or one.fits(gpu) for one in found]
     if call.as_json:
         phases = [
@@ -222,6 +230,7 @@ def train_dry_run(call: Call) -> int:
                 "longest_text_tokens": one.text_tokens,
                 "bytes": {name: round(size) for name, size in _sizes(one).items()},
                 "fits": None if gpu is None else fit,
+                "settings": fit_text(one.settings, one.phase),
                 "advice": None if fit else one.advice,
             }
             for one, fit in zip(found, fits, strict=True)
@@ -246,11 +255,15 @@ def train_dry_run(call: Call) -> int:
     elif gpu is None:
         console.print("The nodes' GPUs do not say how much memory they have: whether a phase fits is not known.")
     for one, fit in zip(found, fits, strict=True):
-        if not fit and gpu is not None:
-            size, whole = one.memory.total / GIB, gpu.total / GIB
-            wanted = f"it takes {size:.0f} GiB of {whole:.0f}; set {one.advice}"
-            console.print(f"{one.phase} does not fit: {wanted}")
-        elif gpu is not None and one.memory.total > gpu.free:
+        if gpu is None:
+            continue
+        taken = f"{one.wanted(gpu.total) / GIB:.1f} of {gpu.total / GIB:.1f} GiB"
+        if fit:
+            console.print(f"{one.phase} fits, {taken}: {fit_text(one.settings, one.phase)}")
+        else:
+            console.print(f"{one.phase} does not fit: it takes {taken} with {fit_text(one.settings, one.phase)}; set "
+                          f"{one.advice}")  # fmt: skip
+        if fit and one.memory.total > gpu.free:
             console.print(f"{one.phase} fits GPU {gpu.index} once other processes leave it")
     if config.train.base != "tiny" and training_path(base_folder(config.train.base)) == "plain":
         console.print("train.base has no packed path: it would train by transformers' own forward pass, slower.")

@@ -35,6 +35,7 @@ EXAMPLES = {
     "train": [
         "geofix train",
         "geofix train --set train.base=/models/Qwen2.5-VL-7B-Instruct --set train.precision=bf16",
+        "geofix train --set train.base=/models/Qwen2.5-VL-7B-Instruct --dry-run --gpu 80GB",
     ],
     "evaluate": ["geofix evaluate --set 'evaluate.policies=[answerer-base, answerer-large]'"],
 }
@@ -119,10 +120,15 @@ def _register_stage(app: typer.Typer, stage: str) -> None:
         ] = None,
         snapshot: Snapshot = None,
         dry_run: Annotated[bool, typer.Option("--dry-run", help=f"Only {DRY_RUN.get(stage, '')}.")] = False,
+        gpu: Annotated[
+            str | None, typer.Option(metavar="SIZE", help="For --dry-run: fit a GPU of this memory, such as 80GB.")
+        ] = None,
         budget: Budget = None,
         redo: Redo = False,
         keep: Keep = False,
     ) -> int:
+        if gpu and not dry_run:
+            raise UsageError("--gpu goes with --dry-run; training takes the GPU that is there")
         if serve and marks:
             raise UsageError("--serve and --import exclude each other; give one of them")
         if serve or marks:
@@ -132,14 +138,16 @@ def _register_stage(app: typer.Typer, stage: str) -> None:
             from flows.cli.dry_run import dry_run as estimate
             from flows.cli.dry_run import plan_dry_run, train_dry_run
 
-            own = {"plan": plan_dry_run, "train": train_dry_run}
-            return own[stage](call) if stage in own else estimate(call, stage)
+            if stage == "train":
+                return train_dry_run(call, gpu)
+            return plan_dry_run(call) if stage == "plan" else estimate(call, stage)
         return run_choosing(stage, call, redo, keep)
 
     has_models = stage in DRY_RUN and stage not in ("plan", "collect")
     without: tuple[str, ...] = () if stage == "review" else ("serve", "marks", "reviewer", "port", "host", "base_url")
     without += () if STAGES.index(stage) > STAGES.index("review") else ("snapshot",)
     without += (() if stage in DRY_RUN else ("dry_run",)) + (() if has_models else ("budget",))
+    without += () if stage == "train" else ("gpu",)
     examples = EXAMPLES.get(stage, [f"geofix {stage}", f"geofix {stage} --lake /data/lake"])
     command(app, ONE_STAGE, examples, name=stage, about=about_stage(stage), without=without)(run_stage)
 

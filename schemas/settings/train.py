@@ -1,6 +1,6 @@
 """How a model is trained: the paper's values as defaults, small ones in the offline profile."""
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
@@ -9,6 +9,7 @@ from schemas.settings.base import OPERATIONAL, Settings
 from schemas.settings.reward import RewardSettings
 
 TrainingPhase = Literal["sft", "cold_start", "grpo"]
+PACK_TOKENS = 8192  # of `pack_tokens: auto` where no GPU limits them
 
 
 class TinySettings(Settings):
@@ -112,10 +113,10 @@ class GrpoSettings(Settings):
     max_pictures: int | None = Field(
         None, ge=1, description="pictures trained on at most, drawn by `train.seed` (GeoVista fig. 7); null: no limit"
     )
-    engine: Literal["embedded", "vllm"] = Field(
-        "embedded",
+    engine: Literal["auto", "embedded", "vllm"] = Field(
+        "auto",
         description="what writes rollouts: the trainer's own engine, or vLLM beside it, given the weights before each "
-        "generation",
+        "generation; auto: vLLM on a GPU where it is installed, fits and was measured faster (groups of at most 8)",
         json_schema_extra=OPERATIONAL,
     )
     vllm: RolloutVllmSettings = Field(
@@ -200,8 +201,14 @@ class TrainSettings(Settings):
         "stochastic",
         description="how bf16 weights keep steps smaller than their last digit: rounded at random, or in fp32 copies",
     )
-    states: Literal["auto", "bf16", "fp32", "int8"] = Field(
+    states: Literal["auto", "bf16", "fp32"] = Field(
         "auto", description="AdamW's two moments; auto: bf16 beside bf16 weights, else fp32"
+    )
+    optimizer: Literal["device", "offload"] = Field(
+        "device",
+        description="where AdamW's moments lie between two steps: on the GPU, or in the host's memory, which changes "
+        "no bit of the weights and takes about a second a step for 7B",
+        json_schema_extra=OPERATIONAL,
     )
     gradient_checkpointing: Literal["none", "vision", "all"] = Field(
         "vision", description="whose activations are computed twice rather than kept; true means all, false none"
@@ -209,7 +216,13 @@ class TrainSettings(Settings):
     freeze: Literal["none", "vision"] = Field(
         "none", description="vision: the vision tower stays as it is, and only the language model learns"
     )
-    pack_tokens: int = Field(8192, ge=64, description="tokens of packed samples in one forward pass, at most")
+    pack_tokens: Annotated[int, Field(ge=64)] | Literal["auto"] = Field(
+        "auto",
+        description="tokens of packed samples in one forward pass, at most; auto: as many as the GPU's memory holds, "
+        "and where the longest sample does not fit, grpo.reference, gradient_checkpointing, optimizer and "
+        "grpo.rollout_groups are changed, in this order, until it does",
+        json_schema_extra=OPERATIONAL,
+    )
     loader_threads: int = Field(
         4, ge=0, description="threads that decode pictures ahead of the training step", json_schema_extra=OPERATIONAL
     )
@@ -242,6 +255,11 @@ class TrainSettings(Settings):
         VerlSettings(), description="rollouts of verl, for `geofix verl`", json_schema_extra=OPERATIONAL
     )
 
+    @property
+    def pack_limit(self) -> int:
+        """Tokens of one forward pass, at most."""
+        return PACK_TOKENS if self.pack_tokens == "auto" else self.pack_tokens
+
     @field_validator("gradient_checkpointing", mode="before")
     @classmethod
     def _words(cls, value: Any) -> Any:
@@ -252,10 +270,6 @@ class TrainSettings(Settings):
         if self.image_min_pixels > self.image_max_pixels:
             raise ValueError(
                 f"image_min_pixels {self.image_min_pixels} is above image_max_pixels {self.image_max_pixels}"
-            )
-        if self.workers > 1 and self.shard == "full" and self.states == "int8":
-            raise ValueError(
-                "states int8 are kept in blocks that cannot be shared out: set states to auto, or shard to none"
             )
         if self.workers > 1 and self.grpo.engine == "vllm":
             raise ValueError("grpo.engine vllm has one worker: set workers to 1, or grpo.engine to embedded")

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import dataclass
 
 import polars as pl
 
 from schemas.messages import parts_of, texts_of
 from schemas.settings.train import TrainingPhase, TrainSettings
+from tasks.runtime.model_pools import vllm_python
 from tasks.train.chain import samples_of
-from tasks.train.memory import PADDED, Gpu, Needed, Shape, load_of, memory_advice, memory_needed
-from tasks.train.opening import base_folder, check_folder
+from tasks.train.memory import PADDED, ROOM, Gpu, Needed, Shape, fit, memory_advice
+from tasks.train.opening import base_folder, check_folder, training_path
 from tasks.train.schedule import steps_of
 
 CHARS_A_TOKEN = 3.3  # of English and JSON in Qwen's tokenizer; longer texts are estimated by it
 LOOKED_AT = 2000  # samples whose length is looked at
+VLLM_GROUPS = 8  # rollouts of a prompt: so many vLLM wrote faster than the embedded engine, 32 it did not
 
 
 @dataclass(frozen=True)
@@ -29,7 +32,13 @@ class Forecast:
     pictures: int
     memory: Needed
     advice: str
-    engine_share: float = 0.0  # of the GPU's memory that vLLM takes beside the trainer
+    settings: TrainSettings  # with what `auto` stands for on the GPU that was asked about
+
+    @property
+    def engine_share(self) -> float:
+        """Of the GPU's memory that vLLM takes beside the trainer."""
+        grpo = self.settings.grpo
+        return grpo.vllm.memory_share if self.phase == "grpo" and grpo.engine == "vllm" else 0.0
 
     def wanted(self, total: float) -> float:
         """Bytes it takes of a GPU that has `total`."""
@@ -39,28 +48,50 @@ class Forecast:
         return self.wanted(gpu.total) <= gpu.total
 
 
-def forecast(samples: pl.DataFrame, settings: TrainSettings) -> list[Forecast]:
-    """Every phase that has samples."""
+def forecast(samples: pl.DataFrame, settings: TrainSettings, gpu: Gpu | None = None) -> list[Forecast]:
+    """Every phase that has samples, on this GPU."""
     found = []
     for phase in settings.phases:
         mine = samples_of(samples, phase, settings)
         if not mine.is_empty():
-            found.append(forecast_phase(mine, phase, settings))
+            found.append(forecast_phase(mine, phase, settings, None if gpu is None else gpu.total))
     return found
 
 
-def forecast_phase(samples: pl.DataFrame, phase: TrainingPhase, settings: TrainSettings) -> Forecast:
-    """One phase over its samples."""
+def forecast_phase(
+    samples: pl.DataFrame, phase: TrainingPhase, settings: TrainSettings, total: float | None = None
+) -> Forecast:
+    """One phase over its samples, on a GPU of `total` bytes; without one no pack is chosen."""
     chars, pictures = zip(*(size_of(one) for one in samples.head(LOOKED_AT)["messages_json"]), strict=True)
     tokens = max(1, round(max(chars) / CHARS_A_TOKEN))
     shape = shape_of(settings)
-    load = load_of(settings, phase, tokens, max(pictures), samples.height, shape.patch)
-    memory = memory_needed(shape, settings, phase, load)
-    by_vllm = phase == "grpo" and settings.grpo.engine == "vllm"
+    if total is None:
+        settings = settings.model_copy(update={"pack_tokens": settings.pack_limit})
+
+    def fitted(engine: str) -> tuple[TrainSettings, Needed]:
+        chosen = settings.model_copy(update={"grpo": settings.grpo.model_copy(update={"engine": engine})})
+        beside = settings.grpo.vllm.memory_share if phase == "grpo" and engine == "vllm" else 0.0
+        return fit(shape, chosen, phase, tokens, max(pictures), samples.height, (ROOM - beside) * (total or 0.0))
+
+    chosen, memory = fitted("embedded" if settings.grpo.engine == "auto" else settings.grpo.engine)
+    if settings.grpo.engine == "auto" and total is not None and phase == "grpo" and is_for_vllm(settings):
+        beside, needed = fitted("vllm")
+        unchanged = (settings.gradient_checkpointing, settings.optimizer)
+        if (beside.gradient_checkpointing, beside.optimizer) == unchanged:  # or its speed would be paid for elsewhere
+            chosen, memory = beside, needed
     return Forecast(
         phase, samples.height, _steps(phase, samples.height, settings), tokens, max(pictures),
-        memory, memory_advice(settings, phase, memory), settings.grpo.vllm.memory_share if by_vllm else 0.0,
+        memory, memory_advice(chosen, phase, memory), chosen,
     )  # fmt: skip
+
+
+def is_for_vllm(settings: TrainSettings) -> bool:
+    """Whether vLLM is here, can write these rollouts, and was measured faster (docs/train-gpu.md)."""
+    if settings.workers > 1 or settings.grpo.group_size > VLLM_GROUPS:
+        return False
+    if settings.base != "tiny" and training_path(base_folder(settings.base)) != "packed":
+        return False
+    return shutil.which(vllm_python(settings.grpo.vllm.python)) is not None
 
 
 def shape_of(settings: TrainSettings) -> Shape:

@@ -18,7 +18,9 @@ from tasks.reward.advantage import advantages
 from tasks.train.checkpoints import Progress
 from tasks.train.encoding import CACHE_BYTES, Ahead
 from tasks.train.fast.grouped import Completion, Group
-from tasks.train.fast.packing import Sample
+from tasks.train.fast.layout import sent
+from tasks.train.fast.packing import PackLimit, Sample
+from tasks.train.fast.parts import HostMemory
 from tasks.train.loop import Figures, Pending
 from tasks.train.policy_loss import objective, token_weights
 from tasks.train.ranks import ALONE, Ranks, gathered
@@ -71,24 +73,29 @@ class Reference:
     """The phase's starting model: the policy without its adapters, or a copy that lies on the device or beside it."""
 
     def __init__(self, fast: TrainableModel, has_adapters: bool, is_offloaded: bool) -> None:
-        self._device, self._is_offloaded = fast.device, is_offloaded and not has_adapters
+        self._device = fast.device
+        self._kept: list[tuple[torch.nn.Parameter, torch.Tensor]] = []
         if has_adapters:
             self.fast = fast.alike(fast.model, use_adapters=False)
             return
         model = copy.deepcopy(fast.model).requires_grad_(False)
         self.fast = fast.alike(model)
-        if self._is_offloaded:
-            model.to("cpu")
+        host = HostMemory()
+        self._kept = [(p, host.keep(p)) for p in model.parameters()] if is_offloaded else []
+        self._place("cpu")
 
     def log_probs(
         self, passes: Iterator[list[RolloutSample]], compute: Callable[[TrainableModel, list[RolloutSample]], None]
     ) -> None:
-        if self._is_offloaded:
-            self.fast.model.to(self._device)
+        self._place(self._device)
         for some in passes:
             compute(self.fast, some)
-        if self._is_offloaded:
-            self.fast.model.to("cpu")
+        self._place("cpu")
+
+    def _place(self, device: torch.device | str) -> None:
+        """Where an offloaded copy's weights are computed with; they never change, so none is brought back."""
+        for parameter, kept in self._kept:
+            parameter.data = kept.to(device, non_blocking=True)
 
 
 class Grpo:
@@ -115,6 +122,7 @@ class Grpo:
         self.steps = self.grpo.max_steps or max(1, generations) * self.steps_per_generation
         # Rollouts are not kept in a checkpoint, so one is made only between two generations.
         self.save_every = math.ceil(settings.save_steps / self.steps_per_generation) * self.steps_per_generation
+        self.packs = PackLimit(settings.pack_limit)
         self._ahead = Ahead(
             on_device(encode, fast), settings.loader_threads, CACHE_BYTES // (BYTES_A_PIXEL * settings.image_max_pixels)
         )
@@ -255,13 +263,15 @@ class Grpo:
         for one in drawn:
             is_new = not some or some[-1].group != one.group
             needed = len(one.completion.ids) + (len(one.prompt.ids) if is_new else 0)
-            if some and (len(some) >= self.grpo.micro_batch or tokens + needed > self.settings.pack_tokens):
+            if some and (len(some) >= self.grpo.micro_batch or tokens + needed > self.packs.tokens):
+                self.packs.note(tokens, len(some))
                 yield some
                 some, tokens = [], 0
                 needed = len(one.completion.ids) + len(one.prompt.ids)
             some.append(one)
             tokens += needed
         if some:
+            self.packs.note(tokens, len(some))
             yield some
 
     def _apart(self, some: Sequence[RolloutSample], new: torch.Tensor) -> torch.Tensor:
@@ -272,7 +282,7 @@ class Grpo:
             if one.episode.log_probs is not None:
                 drawn[at : at + one.tokens] = one.episode.log_probs
             at += one.tokens
-        distances = (new - torch.tensor(drawn, dtype=torch.float32).to(new.device)).abs()
+        distances = (new - sent(torch.tensor(drawn, dtype=torch.float32), new.device)).abs()
         return torch.stack([distances.nansum(), (~distances.isnan()).sum().float()])
 
     def _joined(self, parts: Sequence[torch.Tensor | None]) -> torch.Tensor:
@@ -281,7 +291,7 @@ class Grpo:
     def _spread(self, some: Sequence[RolloutSample], values: Sequence[float]) -> torch.Tensor:
         """A value of each rollout, for each of its tokens."""
         counts = torch.tensor([one.tokens for one in some])
-        return torch.repeat_interleave(torch.tensor(values, dtype=torch.float32), counts).to(self.fast.device)
+        return sent(torch.repeat_interleave(torch.tensor(values, dtype=torch.float32), counts), self.fast.device)
 
 
 def groups_of(some: Sequence[RolloutSample]) -> list[Group]:

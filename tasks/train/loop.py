@@ -25,6 +25,7 @@ from tasks.train.fast.adapters import add_adapters
 from tasks.train.fast.families import FAMILIES, fast_model
 from tasks.train.fast.flops import peak_flops
 from tasks.train.fast.optimizer import StochasticAdamW
+from tasks.train.fast.packing import PackLimit
 from tasks.train.fast.padding import pad_vision
 from tasks.train.plain import PlainModel
 from tasks.train.ranks import ALONE, Ranks
@@ -44,6 +45,7 @@ class Program(Protocol):
 
     steps: int
     save_every: int  # a multiple of the steps between which nothing is carried over
+    packs: PackLimit
 
     def gradients(self, step: int, progress: Progress) -> Pending:
         """Add one step's gradients to the parameters; figures with `loss` and `tokens`."""
@@ -68,6 +70,7 @@ class Loop:
     ranks: Ranks = ALONE
     saved: Callable[[Path], None] = lambda path: None  # told of each checkpoint
     peak_flops: float | None = field(default_factory=lambda: _device_peak())  # of each process
+    has_halved: bool = field(default=False, init=False)  # packs, after an out-of-memory error
 
     def run(self) -> Progress:
         """Train; returns the figures of all steps, those before a kill included."""
@@ -110,9 +113,7 @@ class Loop:
 
     def _step(self, optimizer: StochasticAdamW, progress: Progress) -> Figures:
         step, began = progress.step, time.monotonic()
-        seed_step(self.settings.seed, step, self.ranks.rank)
-        self.model.train()
-        pending = self.program.gradients(step, progress)
+        pending = self._gradients(optimizer, progress)
         # Shared-out parameters have summed their gradients in the backward pass already.
         self.ranks.add_up(
             [p for group in optimizer.param_groups for p in group["params"] if not isinstance(p, DTensor)]
@@ -141,6 +142,28 @@ class Loop:
         self.observe(progress.step, figures)
         return figures
 
+    def _gradients(self, optimizer: StochasticAdamW, progress: Progress) -> Pending:
+        """Of the step; where they do not fit, once in this run, of the same samples in packs of half the length."""
+        step = progress.step
+        seed_step(self.settings.seed, step, self.ranks.rank)
+        if not self.model.training:
+            self.model.train()
+        try:
+            return self.program.gradients(step, progress)
+        except torch.OutOfMemoryError:
+            # The processes of one model take their passes together: one cannot begin again alone.
+            if self.has_halved or self.ranks.count > 1 or not self.program.packs.halve():
+                raise
+        self.has_halved = True  # and the error with the tensors of its frames is gone
+        optimizer.zero_grad(set_to_none=True)
+        torch.cuda.empty_cache()
+        logger.warning(
+            "step %d did not fit on the GPU: its samples are computed again in packs of at most %d tokens, and so are "
+            "those of the steps after it; set train.pack_tokens to that",
+            *(step + 1, self.program.packs.tokens),
+        )
+        return self._gradients(optimizer, progress)
+
     def _validate(self, progress: Progress) -> None:
         assert self.validate is not None
         self.model.eval()
@@ -167,6 +190,7 @@ class Loop:
             seed=self.settings.seed,
             states=self.settings.states,
             masters=self.settings.update == "masters",
+            offload=self.settings.optimizer == "offload",
         )
 
 

@@ -6,11 +6,13 @@ backward pass needs, for each token and layer. Nothing here imports torch.
 
 from __future__ import annotations
 
+import re
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from schemas.errors import GeofixError
 from schemas.settings.train import TrainingPhase, TrainSettings
 
 GIB = 2**30
@@ -22,6 +24,8 @@ PACKED = ("qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe")
 OVERHEAD_GIB = 0.7  # of CUDA itself
 FRAGMENTS = 1.02  # what the allocator holds beyond what is used
 PADDED = 64  # the vision tower's MLP is widened to a multiple (fast/padding.py)
+ROOM = 0.97  # of a GPU that is planned with: the forecast is a few percent off
+LEAST_PACK = 2048  # tokens; a GPU is idle over fewer, so that computing some activations twice is faster
 
 
 @dataclass(frozen=True)
@@ -119,20 +123,25 @@ def memory_needed(shape: Shape, settings: TrainSettings, phase: TrainingPhase, l
     gradients = trained * trained_width
     has_masters = settings.update == "masters" and trained_width == 2
     kind = settings.states
-    state_width = {"bf16": 2.0, "fp32": 4.0, "int8": 1 + 4 / 256}.get(kind, 4.0 if has_masters else trained_width)
-    states = trained * (2 * state_width + (4 if has_masters else 0))
-    kept = activations(shape, settings, load, width)
+    state_width = {"bf16": 2.0, "fp32": 4.0}.get(kind, 4.0 if has_masters else trained_width)
+    state_bytes = 2 * state_width + (4 if has_masters else 0)
+    states = trained * state_bytes
+    kept, again = activations(shape, settings, load, width)
     if load.passes == 1:
-        # Activations go as gradients come: only the larger of the two counts.
-        kept = max(kept - gradients, 0.05 * kept)
+        # Activations go as gradients come: only the larger of the two counts, and the last layer computed again.
+        kept = max(kept - gradients, 0.05 * kept, again)
+    if settings.optimizer == "offload":  # on the GPU while their tensor is updated; the embedding is the largest
+        kept = max(kept, min(trained, shape.vocabulary * shape.hidden) * state_bytes)
+        states = 0
     is_copied = phase == "grpo" and settings.grpo.kl > 0 and settings.lora is None
     reference = parameters * width if is_copied and settings.grpo.reference == "device" else 0
     cache = load.cached * shape.layers * 2 * shape.key_width * width
-    return Needed(weights, gradients, states, reference, kept, cache)
+    parts = settings.workers if settings.shard == "full" else 1
+    return Needed(weights / parts, gradients / parts, states / parts, reference / parts, kept, cache)
 
 
-def activations(shape: Shape, settings: TrainSettings, load: Load, width: int) -> float:
-    """What a forward pass keeps for its backward pass, with the head's share."""
+def activations(shape: Shape, settings: TrainSettings, load: Load, width: int) -> tuple[float, float]:
+    """What a forward pass keeps for its backward pass, with the head's share; of it, the tower's last layer."""
     text_layer = 3 * shape.intermediate + 6 * shape.hidden + 2 * shape.key_width
     vision_layer = (
         3 * shape.vision_intermediate + 8 * shape.vision_hidden
@@ -141,12 +150,13 @@ def activations(shape: Shape, settings: TrainSettings, load: Load, width: int) -
     kind = settings.gradient_checkpointing
     text = load.tokens * shape.layers * (shape.hidden if kind == "all" else text_layer)
     vision = load.patches * shape.vision_layers * (vision_layer if kind == "none" else shape.vision_hidden)
-    if kind != "none":  # one layer at a time is computed again
-        vision += load.patches * vision_layer
+    again = 0 if kind == "none" else load.patches * vision_layer  # one layer at a time
     if kind == "all":
         text += load.tokens * text_layer
+    if settings.lora is not None or settings.freeze == "vision":  # a tower that rests keeps nothing
+        vision = again = 0
     head = shape.vocabulary * ((shape.hidden if settings.lora is None else 0) + 1.2 * min(load.trained, HEAD_CHUNK))
-    return (text + vision + head) * width
+    return (text + vision + again + head) * width, again * width
 
 
 def load_of(
@@ -154,17 +164,17 @@ def load_of(
 ) -> Load:
     """The largest pass over samples of this many text tokens and pictures each."""
     patches = pictures * settings.image_max_pixels // patch**2
-    picture_tokens = patches // 4
-    sample = text_tokens + picture_tokens
+    sample = text_tokens + patches // 4
     if phase != "grpo":
         tuner = settings.sft if phase == "sft" else settings.cold_start
-        together = max(1, min(tuner.micro_batch, tuner.batch_size, settings.pack_tokens // max(1, sample), samples))
-        passes = -(-min(tuner.batch_size, samples) // together)
-        return Load(together * sample, together * patches, together * text_tokens, passes=passes)
+        most = sample * min(tuner.micro_batch, tuner.batch_size, samples)
+        tokens = max(sample, min(settings.pack_limit, most))  # shorter samples fill a pack up
+        passes = -(-sample * min(tuner.batch_size, samples) // tokens)
+        return Load(tokens, tokens * patches // sample, tokens * text_tokens // sample, passes=passes)
     grpo = settings.grpo
     new = grpo.max_completion_tokens
-    rollouts = max(1, min(grpo.micro_batch, (settings.pack_tokens - sample) // new))
-    groups = max(1, min(rollouts // grpo.group_size, settings.pack_tokens // (sample + grpo.group_size * new)))
+    rollouts = max(1, min(grpo.micro_batch, (settings.pack_limit - sample) // new))
+    groups = max(1, min(rollouts // grpo.group_size, settings.pack_limit // (sample + grpo.group_size * new)))
     members = min(rollouts, groups * grpo.group_size)
     prompts = min(grpo.prompts_per_generation, samples)
     decoded = min(grpo.rollout_groups, prompts)
@@ -172,9 +182,72 @@ def load_of(
         groups * sample + members * new,
         groups * patches,
         members * new,
-        cached=decoded * (sample + grpo.group_size * new) if grpo.engine == "embedded" else 0,
+        cached=decoded * (sample + grpo.group_size * new) if grpo.engine != "vllm" else 0,
         passes=-(-min(grpo.prompts_per_step, prompts) * grpo.group_size // members),
     )
+
+
+def fit(
+    shape: Shape, settings: TrainSettings, phase: TrainingPhase, text_tokens: int, pictures: int, samples: int,
+    room: float,
+) -> tuple[TrainSettings, Needed]:  # fmt: skip
+    """What `pack_tokens: auto` stands for in `room` bytes, and its memory; the least there is where nothing fits."""
+    tried = list(_savings(settings, phase)) if settings.pack_tokens == "auto" else [settings]
+    for one in tried:
+        sample = text_tokens + pictures * settings.image_max_pixels // shape.patch**2 // 4
+        packs = _packs(one, phase, sample, samples)
+        large = packs if one is tried[-1] else [pack for pack in packs if pack >= LEAST_PACK] or packs[:1]
+        for pack in large:
+            chosen = one.model_copy(update={"pack_tokens": pack})
+            load = load_of(chosen, phase, text_tokens, pictures, samples, shape.patch)
+            needed = memory_needed(shape, chosen, phase, load)
+            if needed.total <= room:
+                return chosen, needed
+    return chosen, needed
+
+
+def _packs(settings: TrainSettings, phase: TrainingPhase, sample: int, samples: int) -> list[int]:
+    """Packed lengths from all that a pass may hold to one sample or rollout."""
+    if settings.pack_tokens != "auto":
+        return [settings.pack_tokens]
+    if phase != "grpo":
+        tuner = settings.sft if phase == "sft" else settings.cold_start
+        most = min(tuner.micro_batch, tuner.batch_size, samples)
+        return [quarters * sample // 4 for quarters in range(4 * most, 3, -1)]
+    grpo = settings.grpo
+    return [-(-n // grpo.group_size) * sample + n * grpo.max_completion_tokens for n in range(grpo.micro_batch, 0, -1)]
+
+
+def _savings(settings: TrainSettings, phase: TrainingPhase) -> Iterator[TrainSettings]:
+    """The settings, and then with ever more that saves memory: what costs least time comes first."""
+    yield settings
+    if phase == "grpo" and settings.lora is None and settings.grpo.kl and settings.grpo.reference == "device":
+        settings = _grpo(settings, reference="offload")
+        yield settings
+    for kept in ("vision", "all"):
+        if settings.gradient_checkpointing not in (kept, "all"):
+            settings = settings.model_copy(update={"gradient_checkpointing": kept})
+            yield settings
+    if settings.optimizer == "device":
+        settings = settings.model_copy(update={"optimizer": "offload"})
+        yield settings
+    while phase == "grpo" and settings.grpo.engine != "vllm" and settings.grpo.rollout_groups > 1:
+        settings = _grpo(settings, rollout_groups=settings.grpo.rollout_groups // 2)
+        yield settings
+
+
+def _grpo(settings: TrainSettings, **changes: Any) -> TrainSettings:
+    return settings.model_copy(update={"grpo": settings.grpo.model_copy(update=changes)})
+
+
+def fit_text(settings: TrainSettings, phase: TrainingPhase) -> str:
+    """What was chosen, as settings."""
+    found = {name: getattr(settings, name) for name in ("pack_tokens", "gradient_checkpointing", "optimizer")}
+    if phase == "grpo":
+        reference = {} if settings.lora or not settings.grpo.kl else {"grpo.reference": settings.grpo.reference}
+        groups = {} if settings.grpo.engine == "vllm" else {"grpo.rollout_groups": settings.grpo.rollout_groups}
+        found |= {"grpo.engine": settings.grpo.engine, **reference, **groups}
+    return " ".join(f"{name}={value}" for name, value in found.items())
 
 
 @dataclass(frozen=True)
@@ -198,6 +271,15 @@ def gpus() -> list[Gpu]:
     return [Gpu(int(number), name, float(total) * 2**20, float(free) * 2**20) for number, name, total, free in rows]
 
 
+def named_gpu(size: str) -> Gpu:
+    """A GPU of this size, such as 80GB or 24GiB."""
+    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(gi?b?)?\s*", size.lower())
+    if not found or not float(found[1]):
+        raise GeofixError(f"'{size}' is no size of a GPU's memory: give one such as 80GB or 24GiB")
+    total = float(found[1]) * (GIB if "i" in (found[2] or "") else 10**9)
+    return Gpu(0, f"a GPU of {size.strip()}", total, total)
+
+
 def memory_advice(settings: TrainSettings, phase: TrainingPhase, parts: Needed) -> str:
     """The setting whose change saves most, for a phase that does not fit."""
     largest = max(asdict(parts), key=lambda name: float(getattr(parts, name)))
@@ -206,11 +288,11 @@ def memory_advice(settings: TrainSettings, phase: TrainingPhase, parts: Needed) 
     if largest == "activations":
         if settings.gradient_checkpointing != "all":
             return "train.gradient_checkpointing=all"
-        return f"train.pack_tokens={max(1024, settings.pack_tokens // 2)}"
+        return f"train.pack_tokens={max(1024, settings.pack_limit // 2)}"
     if parts.reference:
         return "train.grpo.reference=offload"
-    if settings.lora is None and settings.precision == "fp32":
+    if settings.precision == "fp32":
         return "train.precision=bf16"
-    if settings.lora is None and settings.states != "int8":
-        return "train.states=int8"
+    if settings.lora is None and settings.optimizer == "device":
+        return "train.optimizer=offload"
     return "train.lora.rank=64" if settings.lora is None else "a smaller train.base"

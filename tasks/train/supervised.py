@@ -14,7 +14,8 @@ import torch
 from schemas.settings.train import TrainSettings, TunerSettings
 from tasks.train.checkpoints import Progress
 from tasks.train.encoding import CACHE_BYTES, Ahead
-from tasks.train.fast.packing import IGNORED, Sample, bins
+from tasks.train.fast.layout import sent
+from tasks.train.fast.packing import IGNORED, PackLimit, Sample, bins
 from tasks.train.loop import Figures, Pending
 from tasks.train.ranks import ALONE, Ranks
 from tasks.train.schedule import rate_share, steps_of
@@ -46,6 +47,7 @@ class Supervised:
         self._new = tuner.batch_size - self._old
         self.steps = steps_of(count, self._new, tuner.epochs, tuner.max_steps)
         self.save_every = settings.save_steps
+        self.packs = PackLimit(settings.pack_limit)
         self._ready: dict[int, tuple[list[Any], Figures]] = {}
         self._ahead = Ahead(
             on_device(encode, fast), settings.loader_threads, CACHE_BYTES // (BYTES_A_PIXEL * settings.image_max_pixels)
@@ -97,6 +99,7 @@ class Supervised:
         for members in self.passes([len(one.ids) for one in fitting]):
             chosen = with_picture([fitting[n] for n in members], self.fast, self.ranks)
             length = sum(len(one.ids) for one in chosen)
+            self.packs.note(length, len(members))
             if self.fast.device.type == "cuda":
                 length = -(-length // GPU_MULTIPLE) * GPU_MULTIPLE
             packed.append(self.fast.pack(chosen, length))
@@ -107,9 +110,9 @@ class Supervised:
         return packed, figures
 
     def passes(self, lengths: Sequence[int]) -> Iterator[list[int]]:
-        """Samples of each forward pass: within the packed length, and no more than micro_batch."""
-        capacity = max([self.settings.pack_tokens, *lengths])
-        for members in bins(lengths, capacity):
+        """Samples of each forward pass: within the packed length, or one longer one; no more than micro_batch."""
+        limit = self.packs.tokens
+        for members in bins([min(one, limit) for one in lengths], limit):
             for start in range(0, len(members), self.tuner.micro_batch):
                 yield members[start : start + self.tuner.micro_batch]
 
@@ -145,13 +148,8 @@ def on_device(encode: Callable[[int], Sample], fast: TrainableModel) -> Callable
     if fast.device.type != "cuda" or kind is None:
         return encode
 
-    def sent(number: int) -> Sample:
+    def with_pixels(number: int) -> Sample:
         one = encode(number)
-        if one.pixels is None:
-            return one
-        pixels = one.pixels.to(kind)
-        if not pixels.is_cuda:
-            pixels = pixels.pin_memory()
-        return replace(one, pixels=pixels.to(fast.device, non_blocking=True))
+        return one if one.pixels is None else replace(one, pixels=sent(one.pixels.to(kind), fast.device))
 
-    return sent
+    return with_pixels

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +14,7 @@ import torch
 import transformers
 
 from schemas.errors import GeofixError
-from schemas.settings.train import TrainSettings, TunerSettings
+from schemas.settings.train import TrainingPhase, TrainSettings, TunerSettings
 from tasks.lake.image_store import ImageStore
 from tasks.runtime.steps import Steps
 from tasks.services import Connections
@@ -21,11 +22,12 @@ from tasks.train.chain import Link, samples_of, vocabulary_samples
 from tasks.train.encoding import Encoder, Pictures, conversation_texts, open_encoder
 from tasks.train.fast.model import FastModel
 from tasks.train.fast.packing import Sample
-from tasks.train.fitting import Forecast, forecast_phase
+from tasks.train.fitting import forecast_phase
 from tasks.train.grpo import Grpo, Reference
 from tasks.train.job import Job, run_job
 from tasks.train.loading import load_model, open_processor
 from tasks.train.loop import Figures, Program, Validate, prepare_model
+from tasks.train.memory import fit_text
 from tasks.train.opening import base_folder, check_folder
 from tasks.train.ranks import ALONE, Ranks, gathered, shard
 from tasks.train.rehearsal import open_rehearsal
@@ -39,6 +41,7 @@ from tasks.train.trainable import TrainableModel
 from tasks.train.validation import NEW_TOKENS, validator
 from tasks.train.with_tools import ToolRollouts, environment_maker, opening_prompt
 
+logger = logging.getLogger(__name__)
 Rows = Sequence[Mapping[str, Any]]
 
 
@@ -70,11 +73,11 @@ def train_model(
     torch.set_num_threads(settings.threads)
 
     def make_job() -> Job:
-        rows = samples_of(all_samples, link.phase, settings).to_dicts()
+        nonlocal settings
+        samples = samples_of(all_samples, link.phase, settings)
+        settings, rows = settled(samples, link.phase, settings), samples.to_dicts()
         taught = vocabulary_samples(all_samples)
         texts = (text for one in taught["messages_json"] for text in conversation_texts(one))
-        if torch.cuda.is_available():
-            check_room(forecast_phase(pl.DataFrame(rows, infer_schema_length=None), link.phase, settings))
         processor, model = _open(link, texts, settings, models)
         scorer = recipe_scorer(settings.recipe, settings.grpo.reward, connections)
         fast = prepare_model(model, settings, processor)
@@ -100,7 +103,7 @@ def train_model(
             if (attempts := settings.validation_attempts) > 1:
                 sampled, _ = phase.rollouts(engines, shown, attempts, settings.grpo.temperature, NEW_TOKENS)
             validate = by_first(
-                validator(fast, encoder, shown, rollouts, encode, scorer, settings.pack_tokens, sampled), fast, ranks
+                validator(fast, encoder, shown, rollouts, encode, scorer, settings.pack_limit, sampled), fast, ranks
             )
         return Job(model, processor, program, settings, weight_decay, validate, ranks, stored)
 
@@ -215,10 +218,21 @@ def _open(link: Link, texts: Iterable[str], settings: TrainSettings, models: Pat
     return open_processor(start, *sizes), load_model(start, dtype)
 
 
-def check_room(found: Forecast) -> None:
-    """Refuse a GPU that is too small, or that other processes hold, before weights are loaded to it."""
+def settled(samples: pl.DataFrame, phase: TrainingPhase, settings: TrainSettings) -> TrainSettings:
+    """The settings with what `auto` stands for on this machine, which the log says.
+
+    Refuses a GPU that is too small, or that other processes hold, before weights are loaded to it.
+    """
+    if not torch.cuda.is_available():
+        return settings
     free, total = gpu_memory()
+    found = forecast_phase(samples, phase, settings, total)
     wanted = found.wanted(total)
+    if settings.pack_tokens == "auto" or (phase == "grpo" and settings.grpo.engine == "auto"):
+        logger.info(
+            "%s: %s, which takes about %.1f of the GPU's %.1f GiB", phase, fit_text(found.settings, phase),
+            wanted / 2**30, total / 2**30,
+        )  # fmt: skip
     if wanted > total:
         raise GeofixError(
             f"{found.phase} takes about {wanted / 2**30:.0f} GiB and the GPU has {total / 2**30:.0f}: set "
@@ -230,6 +244,7 @@ def check_room(found: Forecast) -> None:
             f"{free / 2**30:.0f} of the GPU's {total / 2**30:.0f} GiB free: end them, or name another GPU in "
             "CUDA_VISIBLE_DEVICES"
         )
+    return found.settings
 
 
 def gpu_memory() -> tuple[int, int]:
@@ -256,14 +271,14 @@ def too_large(settings: TrainSettings, error: BaseException) -> str:
     if any(name.endswith(("engine.py", "cache.py", "source.py")) for name in frames):
         advice = f"lower train.grpo.rollout_groups (now {settings.grpo.rollout_groups}): it decides the key cache"
     elif any(name.endswith("optimizer.py") for name in frames) and settings.lora is None:
-        advice = f"set train.states=int8 (now {settings.states}) or train adapters (train.lora.rank=64)"
+        advice = f"set train.optimizer=offload (now {settings.optimizer}) or train adapters (train.lora.rank=64)"
     elif settings.gradient_checkpointing != "all":
         advice = (
-            f"lower train.pack_tokens (now {settings.pack_tokens}) or set train.gradient_checkpointing=all (now "
+            f"lower train.pack_tokens (now {settings.pack_limit}) or set train.gradient_checkpointing=all (now "
             f"{settings.gradient_checkpointing})"
         )
     else:
-        advice = f"lower train.pack_tokens (now {settings.pack_tokens}) or train.image_max_pixels"
+        advice = f"lower train.pack_tokens (now {settings.pack_limit}) or train.image_max_pixels"
     free, total = gpu_memory()
     return (
         f"the GPU's memory is full ({free / 2**30:.0f} of {total / 2**30:.0f} GiB free): {advice}; `geofix train "

@@ -1,4 +1,4 @@
-"""Triton kernel of one AdamW step on a bf16 tensor with stochastic rounding: each number is read and written once."""
+"""Triton kernel of one AdamW step with stochastic rounding of bf16 tensors: each number is read and written once."""
 
 from __future__ import annotations
 
@@ -18,9 +18,11 @@ def _mix(x):  # type: ignore[no-untyped-def, unused-ignore]  # Triton evaluates 
 
 
 @triton.jit
-def _rounded(x, bits):  # type: ignore[no-untyped-def, unused-ignore]  # Triton evaluates annotations
-    raised = x.to(tl.uint32, bitcast=True) + bits
-    return (raised & 0xFFFF0000).to(tl.float32, bitcast=True).to(tl.bfloat16)
+def _store(to, at, x, bits, mask):  # type: ignore[no-untyped-def, unused-ignore]  # Triton evaluates annotations
+    if to.dtype.element_ty == tl.bfloat16:
+        raised = x.to(tl.uint32, bitcast=True) + bits
+        x = (raised & 0xFFFF0000).to(tl.float32, bitcast=True).to(tl.bfloat16)
+    tl.store(to + at, x, mask)
 
 
 @triton.jit(do_not_specialize=["seed"])
@@ -36,9 +38,9 @@ def _step(  # type: ignore[no-untyped-def, unused-ignore]  # Triton evaluates an
     w = tl.load(weight + at, mask, 0.0).to(tl.float32)
     w -= rate * (decay * w + (m / correction1) / (tl.sqrt(v / correction2) + epsilon))
     bits = _mix(at.to(tl.uint32) + seed.to(tl.uint32))
-    tl.store(weight + at, _rounded(w, bits & 0xFFFF), mask)
-    tl.store(first + at, _rounded(m, bits >> 16), mask)
-    tl.store(second + at, _rounded(v, _mix(bits + 1) & 0xFFFF), mask)
+    _store(weight, at, w, bits & 0xFFFF, mask)
+    _store(first, at, m, bits >> 16, mask)
+    _store(second, at, v, _mix(bits + 1) & 0xFFFF, mask)
 
 
 def update(
@@ -46,7 +48,7 @@ def update(
     seed: int, rate: float, correction1: float, correction2: float, decay: float,
     beta1: float, beta2: float, epsilon: float,
 ) -> None:  # fmt: skip
-    """The same as optimizer.update for contiguous bf16 tensors on a GPU."""
+    """The same as optimizer.update for contiguous tensors on a GPU, bf16 or float32."""
     size = weight.numel()
     _step[(triton.cdiv(size, BLOCK),)](
         weight, grad, first, second, scale, seed, size, rate, correction1, correction2, decay,

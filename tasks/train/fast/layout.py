@@ -16,6 +16,13 @@ from numpy.typing import NDArray
 Grid = tuple[int, int, int]  # frames, rows and columns in patches
 
 
+def sent(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """The tensor on the device. From page-locked memory: any other copy waits until the device has nothing to do."""
+    if device.type == "cuda" and not tensor.is_cuda:
+        tensor = tensor.pin_memory()
+    return tensor.to(device, non_blocking=True)
+
+
 @dataclass(frozen=True)
 class VisionShape:
     """The numbers of the vision tower that decide a layout."""
@@ -38,7 +45,7 @@ class Segments:
     @lru_cache(maxsize=256)
     def of(cls, lengths: tuple[int, ...], device: torch.device) -> Segments:
         offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
-        return cls(lengths, torch.from_numpy(offsets).to(device), max(lengths, default=0))
+        return cls(lengths, sent(torch.from_numpy(offsets), device), max(lengths, default=0))
 
 
 @dataclass(frozen=True)
@@ -87,9 +94,10 @@ def vision_layout(grids: tuple[Grid, ...], shape: VisionShape, device: torch.dev
             start += len(order)
     spatial = shape.head_dim // 2
     frequency = 1.0 / shape.theta ** (torch.arange(0, spatial, 2, dtype=torch.float32) / spatial)
-    angles = (torch.from_numpy(np.concatenate(positions)).float()[:, :, None] * frequency).flatten(1).to(device)
+    angles = (torch.from_numpy(np.concatenate(positions)).float()[:, :, None] * frequency).flatten(1)
+    angles = sent(angles, device)
     return VisionLayout(
-        order=torch.from_numpy(np.concatenate(orders)).to(device),
+        order=sent(torch.from_numpy(np.concatenate(orders)), device),
         cos=angles.cos(),
         sin=angles.sin(),
         windows=Segments.of(tuple(windows), device),

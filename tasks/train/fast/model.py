@@ -21,7 +21,7 @@ from tasks.train.fast.adapters import Weight, linear, weight_of
 from tasks.train.fast.attention import attend, rotate
 from tasks.train.fast.flops import step_flops
 from tasks.train.fast.grouped import Group, pack_groups
-from tasks.train.fast.layout import Grid, Segments, VisionLayout, VisionShape
+from tasks.train.fast.layout import Grid, Segments, VisionLayout, VisionShape, vision_layout
 from tasks.train.fast.loss import cross_entropy, token_log_probs
 from tasks.train.fast.packing import IGNORED, Packed, Sample, pack
 from tasks.train.trainable import TrainableModel
@@ -138,10 +138,19 @@ class FastModel(TrainableModel):
         return step_flops(self.model.config, [len(one.ids) for one in samples], grids, trained)
 
     def pack(self, samples: Sequence[Sample], length: int | None = None) -> Packed:
-        return pack(samples, self.image_token, self.merge, length).to(self.device)
+        return self.laid_out(pack(samples, self.image_token, self.merge, length).to(self.device))
 
     def pack_groups(self, groups: Sequence[Group]) -> Packed:
-        return pack_groups(groups, self.image_token, self.merge).to(self.device)
+        return self.laid_out(pack_groups(groups, self.image_token, self.merge).to(self.device))
+
+    def laid_out(self, batch: Packed) -> Packed:
+        """The batch, its tables on the device: they are made while the step before is still computed."""
+        for lengths in (batch.lengths, batch.key_lengths):
+            if lengths is not None:
+                Segments.of(lengths, self.device)
+        if batch.grids:
+            vision_layout(batch.grids, self.shape, self.device)
+        return batch
 
     def blank_sample(self) -> Sample:
         """The smallest picture and one token."""

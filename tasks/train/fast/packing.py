@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from schemas.errors import GeofixError
-from tasks.train.fast.layout import Grid
+from tasks.train.fast.layout import Grid, sent
 
 IGNORED = -100  # the label of a token that is not trained, as in transformers
 
@@ -48,7 +48,7 @@ class Packed:
 
     def to(self, device: torch.device | str) -> Packed:
         def move(tensor: torch.Tensor) -> torch.Tensor:
-            return tensor.to(device, non_blocking=True)
+            return sent(tensor, torch.device(device))
 
         return Packed(
             move(self.ids),
@@ -129,6 +129,26 @@ def pack(samples: Sequence[Sample], image_token: int, merge: int, length: int | 
         predict_at=torch.from_numpy(np.concatenate(predict_at)),
         targets=torch.from_numpy(np.concatenate(targets)),
     )
+
+
+class PackLimit:
+    """The packed length of a phase's passes, and what was made of it last."""
+
+    def __init__(self, tokens: int) -> None:
+        self.tokens = tokens
+        self._longest = 0  # tokens of a pass that holds more than one sample
+
+    def note(self, tokens: int, members: int) -> None:
+        """A pass of so many samples."""
+        if members > 1:
+            self._longest = max(self._longest, tokens)
+
+    def halve(self) -> bool:
+        """Passes of half the length from now on; False where each holds one sample already."""
+        if self._longest < 2:
+            return False
+        self.tokens, self._longest = min(self.tokens, self._longest) // 2, 0
+        return True
 
 
 @dataclass

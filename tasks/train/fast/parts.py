@@ -1,4 +1,4 @@
-"""Tensors of which each process holds a part (torch's DTensor): the part, the whole, and from one to the other."""
+"""Where tensors lie: parts of one in several processes (torch's DTensor), and the host's memory beside a GPU."""
 
 from __future__ import annotations
 
@@ -35,3 +35,24 @@ def part_like(value: Any, parameter: torch.Tensor) -> Any:
         value.to(parameter.device), parameter.device_mesh, parameter.placements, src_data_rank=None
     )
     return shared.to_local()
+
+
+class HostMemory:
+    """Page-locked memory that a GPU copies from and to while it computes; ordinary memory where there is no GPU.
+
+    torch rounds each page-locked tensor up to a power of two: these are cut from pieces of that size.
+    """
+
+    PIECE = 2**31
+
+    def __init__(self) -> None:
+        self._free = torch.empty(0, dtype=torch.uint8)
+
+    def keep(self, tensor: torch.Tensor) -> torch.Tensor:
+        """A copy of the tensor that lies there."""
+        size, is_pinned = -(-tensor.nbytes // 512) * 512, torch.cuda.is_available()
+        if size > len(self._free):
+            piece = max(size, self.PIECE) if is_pinned else size
+            self._free = torch.empty(piece, dtype=torch.uint8, pin_memory=is_pinned)
+        mine, self._free = self._free[: tensor.nbytes], self._free[size:]
+        return mine.view(tensor.dtype).view(tensor.shape).copy_(tensor.detach())

@@ -16,8 +16,9 @@ import torch.nn.functional as F
 
 from tasks.train.fast.adapters import linear, weight_of
 from tasks.train.fast.attention import attend, rotate_vision
-from tasks.train.fast.layout import Grid, VisionLayout, VisionShape, picture_layout, vision_layout
+from tasks.train.fast.layout import Grid, VisionLayout, VisionShape, picture_layout, sent, vision_layout
 from tasks.train.fast.model import FastModel, Pictures, Weights, rms_norm, text_after
+from tasks.train.fast.packing import Packed
 
 NORM_EPSILON = 1e-6
 WHOLE_PICTURE = 1 << 20  # a window that no picture exceeds
@@ -73,7 +74,7 @@ def learned_positions(
         shares = [(1 - dy) * (1 - dx), (1 - dy) * dx, dy * (1 - dx), dy * dx]
         indices += [torch.stack([a * side + b for a, b in corners], 1)] * frames
         weights += [torch.stack(shares, 1)] * frames
-    return torch.cat(indices).to(device), torch.cat(weights).to(device)
+    return sent(torch.cat(indices), device), sent(torch.cat(weights), device)
 
 
 class Qwen3VL(FastModel):
@@ -94,6 +95,11 @@ class Qwen3VL(FastModel):
         for one in (1, 2):
             axis[(pair % 3 == one) & (pair < 3 * sections[one])] = one
         return axis
+
+    def laid_out(self, batch: Packed) -> Packed:
+        if batch.grids:
+            learned_positions(batch.grids, self.positions_side, self.merge, self.device)
+        return super().laid_out(batch)
 
     def pictures(self, pixels: torch.Tensor, grids: tuple[Grid, ...]) -> Pictures:
         """The pictures' tokens, and those of the blocks whose states go to the first layers."""

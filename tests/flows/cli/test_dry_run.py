@@ -14,6 +14,7 @@ from infra.offline.server import create_app, serving
 from infra.offline.world import World
 from schemas.errors import GeofixError
 from tasks.lake import Commit, Lake
+from tasks.train.memory import Shape
 
 PLACES = 4
 
@@ -93,6 +94,34 @@ def test_without_a_plan_it_says_what_to_do(call: Call, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="there is no lake"):
         dry_run(replace(call, lake=str(tmp_path / "nowhere")), "collect")
     assert not (tmp_path / "nowhere").exists()
+
+
+def test_training_is_fitted_to_a_gpu_that_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lake = Lake(tmp_path / "lake")
+    picture = {"role": "user", "content": [{"type": "image", "image": "i"}, {"type": "text", "text": "Where?" * 60}]}
+    asked = json.dumps([picture, {"role": "assistant", "content": "There." * 60}])
+    row = {"image_id": "i", "sha256": "0" * 64, "licence": "l", "attribution": "a", "messages_json": asked}
+    rows = [{**row, "sample_id": phase, "training_stage": phase} for phase in ("sft", "grpo")]
+    lake.upsert("samples", rows, Commit("train.samples", 1))
+    seven = Shape(3584, 28, 18_944, 512, 152_064, False, 1280, 32, 3456, 4)
+    monkeypatch.setattr("tasks.train.fitting.shape_of", lambda settings: seven)
+    wanted = ["offline.serve=false", "train.precision=bf16", "train.image_max_pixels=2000000"]
+    wanted += ["train.grpo.max_completion_tokens=128", "train.pack_tokens=auto"]
+    call = Call(lake=str(lake.root), overrides=wanted, quiet=True)
+    assert train_dry_run(call, "24GB") == 1
+    shown = capsys.readouterr().out
+    assert "sft does not fit: it takes " in shown and "of 22.4 GiB with pack_tokens=" in shown
+    assert train_dry_run(replace(call, overrides=[*wanted, "train.lora.rank=64"]), "24GB") == 0
+    shown = capsys.readouterr().out
+    assert "sft fits, " in shown and "grpo fits, " in shown and "gradient_checkpointing=all" in shown
+    assert train_dry_run(replace(call, as_json=True), "80GB") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [one["fits"] for one in found["stages"]] == [True, True] and found["gpus"][0]["total"] == 80e9
+    assert "grpo.reference=offload" in found["stages"][1]["settings"]
+    with pytest.raises(GeofixError, match="is no size of a GPU's memory"):
+        train_dry_run(call, "large")
 
 
 def test_training_says_which_nodes_its_workers_go_to(

@@ -119,10 +119,12 @@ def test_a_damaged_checkpoint_gives_way_to_the_one_before(tmp_path: Path, build_
     assert resume_checkpoint(tmp_path / "empty", model, optimizer).step == 0
 
 
-def test_a_gpu_that_is_taken(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gpu_that_is_taken(lake: Lake, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (2**20, 140 * 2**30))
     assert "other processes left 0 of the GPU's 140 GiB free: end them" in refused(lake)
+    assert "sft: pack_tokens=" in caplog.text and "of the GPU's 140.0 GiB" in caplog.text, "what auto has chosen"
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (2**20, 2**20))
     assert "the GPU has 0: set" in refused(lake)
 

@@ -82,6 +82,53 @@ def test_supervised_steps_are_those_of_transformers_and_torchs_adamw(
         torch.testing.assert_close(one, other, atol=2e-5, rtol=1e-4, msg=name)
 
 
+class Full:
+    """A model's function that runs out of memory at some of its calls."""
+
+    def __init__(self, function: Callable[..., Any], at: set[int]) -> None:
+        self.function, self.at, self.calls = function, at, 0
+        self.tokens: list[int] = []
+
+    def __call__(self, batch: Any, *arguments: Any) -> Any:
+        self.calls += 1
+        if self.calls in self.at:
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        self.tokens.append(sum(batch.lengths))
+        return self.function(batch, *arguments)
+
+
+def test_a_step_that_does_not_fit_is_taken_in_packs_of_half_the_length(
+    build_tiny: Build, make_sample: Make, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    samples = [make_sample(n, grids, 5 + n) for n, grids in enumerate(GRIDS)]
+    tuner = TunerSettings(max_steps=3, batch_size=4, micro_batch=4, learning_rate=3e-3)
+    settings = TrainSettings(sft=tuner, loader_threads=2)
+
+    def run(name: str, at: set[int]) -> tuple[Any, list[float], Full]:
+        model = build_tiny()
+        fast = fast_model(model)
+        full = Full(fast.loss, at)
+        fast.loss = full  # type: ignore[method-assign, assignment]
+        program = Supervised(fast, samples.__getitem__, len(samples), settings, tuner)
+        progress = Loop(model, program, settings, tmp_path / name).run()
+        return model, [one["loss"] for one in progress.history], full
+
+    whole, losses, one_pass = run("whole", set())
+    assert one_pass.calls == 3, "four samples fit into one pass"
+    split, halved, passes = run("split", {3})
+    assert halved == pytest.approx(losses, abs=1e-6)
+    assert max(passes.tokens[2:]) < one_pass.tokens[2] and passes.calls > 4
+    for (name, one), other in zip(whole.named_parameters(), split.parameters(), strict=True):
+        torch.testing.assert_close(one, other, atol=2e-5, rtol=1e-4, msg=name)
+    [line] = [one.message for one in caplog.records if one.levelname == "WARNING"]
+    assert line.startswith("step 3 did not fit on the GPU: its samples are computed again in packs of at most ")
+    with pytest.raises(torch.OutOfMemoryError):
+        run("twice", {3, 4})
+    with pytest.raises(torch.OutOfMemoryError):  # nothing to halve
+        tuner = TunerSettings(max_steps=3, batch_size=1)
+        run("single", {2})
+
+
 @pytest.mark.parametrize("schedule", ["constant", "linear", "cosine"])
 def test_rates_are_those_of_transformers(schedule: Any) -> None:
     optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0)
@@ -234,6 +281,33 @@ def test_grpo_is_the_formula(loss: Any, micro_batch: int, build_tiny: Build, mak
         optimizer.step()
         model.zero_grad()
     assert found["clip_share"] > 0, "the second step is off-policy"
+
+
+def test_grpo_that_does_not_fit_goes_on_with_the_same_rollouts(
+    build_tiny: Build, make_sample: Make, tmp_path: Path
+) -> None:
+    grpo = GrpoSettings(
+        group_size=4, prompts_per_generation=4, prompts_per_step=2, micro_batch=8, kl=0.1, max_steps=2,
+        learning_rate=1e-3, max_completion_tokens=16,
+    )  # fmt: skip
+    settings = TrainSettings(grpo=grpo, loader_threads=0)
+    prompts = [make_sample(20 + n, grids) for n, grids in enumerate(GRIDS[:4])]
+    rows = [{"number": n, "phase": None} for n in range(4)]
+    found = {}
+    for at in (set(), {1}, {3}):  # while old log-probabilities are computed, and in the first step
+        model = build_tiny(3)
+        fast = fast_model(model)
+        drawn, reference = Fixed(fixed_episodes(4, 4)), Reference(fast, False, is_offloaded=bool(at))
+        full = Full(fast.log_probs, at)
+        fast.log_probs = full  # type: ignore[method-assign, assignment]
+        program = Grpo(fast, prompts.__getitem__, rows, settings, drawn, fixed_scorer, reference)
+        progress = Loop(model, program, settings, tmp_path / str(at)).run()
+        found[tuple(at)] = ([one["loss"] for one in progress.history], list(model.parameters()), full.calls)
+    losses, weights, calls = found[()]
+    for at in ((1,), (3,)):
+        assert found[at][0] == pytest.approx(losses, abs=1e-6) and found[at][2] > calls + 1
+        for one, other in zip(weights, found[at][1], strict=True):
+            torch.testing.assert_close(one, other, atol=2e-5, rtol=1e-4)
 
 
 @pytest.mark.parametrize("advantage", ["pass_at_k", "pkpo"])
