@@ -13,7 +13,6 @@ TABLES = (
             "image_id": STRING,
             "snapshot_id": STRING,  # the snapshot it was made for; a later one with the same picture takes it over
             "recipe": STRING,
-            "prompt_version": INT,  # of the recipe's words
             "prompt_hash": STRING,  # of every word any model was told
             "writer": STRING,  # who replied: pair, agent, proposals, levels, notes or truth
             "note_id": STRING,  # the row of `notes`, with author and licence, that it was made of; null: of none

@@ -55,11 +55,20 @@ class Prompt:
         return replace(self, tools=tuple(name for name in self.tools if name in names))
 
     @property
+    def opening_words(self) -> list[Any]:
+        """Every word that the model is told, and how much tools show."""
+        words: list[Any] = [self.system, self.question, self.tool_schemas()]
+        return words + [limit for limit in (self.search_results, self.result_chars) if limit is not None]
+
+    @property
+    def words(self) -> list[Any]:
+        """The same, and what further models are told."""
+        return [*self.opening_words, dict(self.helpers)]
+
+    @property
     def digest(self) -> str:
-        """16 hex digits that follow from every word any model is told, and from how much tools show."""
-        words: list[Any] = [self.system, self.question, dict(self.helpers), self.tool_schemas()]
-        words += [limit for limit in (self.search_results, self.result_chars) if limit is not None]
-        return hashlib.sha256(json.dumps(words, sort_keys=True).encode()).hexdigest()[:16]
+        """16 hex digits that follow from its words."""
+        return hashlib.sha256(json.dumps(self.words, sort_keys=True).encode()).hexdigest()[:16]
 
 
 QUESTION = "Where was this picture taken? Name the country and the city, and give latitude and longitude."

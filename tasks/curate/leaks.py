@@ -66,8 +66,19 @@ def exclusions(
     Needs image_id, place_id, split, sha256, kind, source, sequence_id, creator, lat, lon and phash, which may be null.
     """
     rank = pl.col("split").replace_strict(SPLIT_ORDER, return_dtype=pl.Int64)
-    frame = pictures.with_columns(rank=rank).sort(["rank", "image_id"], descending=[True, False])
-    return _Pass(frame, settings, alike, tuple(external)).run()
+    # By bytes and place before the id, which is keyed by the lake: of copies the same one stays in every lake.
+    order = ["rank", "sha256", "place_id", "image_id"]
+    frame = pictures.with_columns(rank=rank).sort(order, descending=[True, False, False, False])
+    found = _Pass(frame, settings, alike, tuple(external)).run()
+    if "purpose" not in pictures.columns:
+        return found
+    purposes = dict(pictures.filter(pl.col("purpose").is_not_null()).select("image_id", "purpose").iter_rows())
+    return {image_id: why for image_id, why in found.items() if not _stays(purposes.get(image_id), why)}
+
+
+def _stays(purpose: str | None, why: Exclusion) -> bool:
+    """Whether a picture of a published set stays for all that: a benchmark's always, others unless they leak."""
+    return purpose == "benchmark" or (purpose == "training" and why.leaks_into is None)
 
 
 class _Pass:

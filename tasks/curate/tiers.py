@@ -6,7 +6,8 @@ from dataclasses import dataclass
 import polars as pl
 
 from schemas.settings.curate import TiersSettings
-from tasks.agent.prompt import direct_messages
+from tasks.agent.prompt import DIRECT, direct_messages
+from tasks.curate.votes import localizable_pictures
 from tasks.geo.distance import distance_km
 from tasks.imaging.images import model_view, to_data_uri
 from tasks.lake import Lake
@@ -29,8 +30,8 @@ def roles(settings: TiersSettings) -> tuple[str, ...]:
 
 
 def items(inputs: Inputs, settings: TiersSettings) -> pl.DataFrame:
-    """One item for each picture that a judge calls localizable, if base models are named."""
-    judged = inputs.frame("judgements").filter(pl.col("localizability") == "localizable").select("image_id").unique()
+    """One item for each picture that a judge calls localizable or that none was asked about, if models are named."""
+    judged = localizable_pictures(inputs)
     images = inputs.frame("images", "image_id", "sha256", "extension", "lat", "lon")
     found = judged.join(images, on="image_id").rename({"image_id": "id"})
     return found if settings.models else found.clear()
@@ -80,7 +81,7 @@ def tier_of(answers: pl.DataFrame, settings: TiersSettings) -> pl.DataFrame:
 STAGE = Stage(
     name="curate.tiers",
     section="curate.tiers",
-    reads=("images", "judgements"),
+    reads=("images", "duplicates", "judgements"),
     writes=("tiers",),
     items=items,
     work=work,
@@ -88,4 +89,5 @@ STAGE = Stage(
     resources=Resources(cpus=1, concurrency=8, chunk=2),
     services=("chat",),
     roles=roles,
+    words=lambda settings: DIRECT.opening_words,
 )

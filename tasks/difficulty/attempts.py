@@ -27,7 +27,7 @@ from tasks.agent.service_tools import open_toolbox, tool_services
 from tasks.agent.toolbox import Toolbox
 from tasks.recipes.reading import located, reads_addresses
 from tasks.recipes.recipe import RECIPES, prompt_with
-from tasks.recipes.rewards import Reward, reward_for, reward_roles, reward_services
+from tasks.recipes.rewards import Reward, reward_for, reward_roles, reward_services, reward_words
 from tasks.reward.outcome import TRUTH_COLUMNS, Excluded
 from tasks.runtime.labelled import labelled_pictures
 from tasks.runtime.runner import Inputs, Kept, Resources, Row, Stage, WorkerSetup, digest
@@ -85,6 +85,12 @@ def roles(settings: DifficultySettings) -> tuple[str, ...]:
     """The models that are asked, the reward's included; a trained one is served by the run itself."""
     own = "trained" if is_trained(settings) else settings.policy
     return (own, *reward_roles(settings.recipe, settings.reward))
+
+
+def words(settings: DifficultySettings) -> list[Any]:
+    """What policy and reward models are told."""
+    prompt = prompt_with(settings.agent_recipe, settings.tools)
+    return [prompt.opening_words, reward_words(settings.recipe, settings.reward)]
 
 
 def services(settings: DifficultySettings) -> tuple[str, ...]:
@@ -154,6 +160,7 @@ STAGE = Stage(
     resources=Resources(cpus=1, concurrency=16, chunk=8),
     services=services,
     roles=roles,
+    words=words,
     identity=attempt_identity,
     snapshot=True,
     keeps_history=True,  # attempts of other policies stand beside the new ones

@@ -34,7 +34,7 @@ from tasks.recipes.recipe import RECIPES, prompt_with
 from tasks.reward.answer import Address, parse_answer
 from tasks.reward.levels import address_line, verdicts
 from tasks.reward.metrics import geoscore
-from tasks.reward.services import RewardServices
+from tasks.reward.services import VERIFIER, RewardServices
 from tasks.runtime.labelled import labelled_pictures
 from tasks.runtime.runner import Inputs, Kept, Resources, Row, Stage, WorkerSetup, digest
 from tasks.services import Chat, Geocoder
@@ -42,13 +42,18 @@ from tasks.services.geocoder import RecallingGeocoder
 
 
 def answer_identity(settings: EvaluateSettings) -> dict[str, Any]:
-    """The settings an answer depends on. Another policy, or other intervals, leave the answers at hand as they are."""
+    """The settings an answer depends on, and the words of its question.
+
+    Another policy, or other intervals, leave the answers at hand as they are.
+    """
     wanted = (
         *("split", "source", "temperature", "max_tokens", "view_max_pixels", "view_min_pixels"),
         *("tools", "agent_recipe", "verifier", "geocode"),
     )
     named = {"name": settings.name} if settings.name else {}
-    return {**{name: value for name, value in settings.identity().items() if name in wanted}, **named}
+    prompt = prompt_with(settings.agent_recipe, settings.tools)
+    words = digest(prompt.opening_words, VERIFIER if settings.verifier else None)
+    return {**{name: value for name, value in settings.identity().items() if name in wanted}, **named, "words": words}
 
 
 def policies(inputs: Inputs, settings: EvaluateSettings) -> list[str]:

@@ -49,7 +49,8 @@ class MethodContext:
 
 def method_identity(method: EvaluationMethod, settings: EvaluateSettings) -> dict[str, Any]:
     """The settings a method's answers depend on."""
-    return {**answer_identity(settings), method.name: method.identity(settings)}
+    words = digest(method.words(settings))
+    return {**answer_identity(settings), method.name: {**method.identity(settings), "words": words}}
 
 
 def method_evaluation(method: EvaluationMethod, name: str, settings: EvaluateSettings) -> str:

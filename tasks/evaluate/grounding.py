@@ -11,7 +11,7 @@ from schemas.messages import Usage, image_references
 from schemas.settings.evaluate import EvaluateSettings
 from tasks.agent.environment import Trajectory
 from tasks.agent.grounding import ground
-from tasks.agent.readings import quotes_pictures, read_pictures
+from tasks.agent.readings import READ, quotes_pictures, read_pictures
 from tasks.evaluate.answers import WorkerContext, open_context, picture_of, single_evaluations
 from tasks.evaluate.ensembles import method_evaluations
 from tasks.reward.metrics import Metric, share
@@ -90,7 +90,8 @@ def identity(settings: EvaluateSettings) -> dict[str, Any]:
     """The reader and what it is shown; the answers themselves are items."""
     sizes = ("view_max_pixels", "view_min_pixels", "max_tokens")
     reader = settings.grounding.reader
-    return {"reader": reader, **({name: getattr(settings, name) for name in sizes} if reader else {})}
+    asked = {"words": READ, **{name: getattr(settings, name) for name in sizes}}
+    return {"reader": reader, **(asked if reader else {})}
 
 
 STAGE = Stage(

@@ -74,6 +74,10 @@ class EvaluationMethod(ABC):
     def roles(self, settings: EvaluateSettings) -> tuple[str, ...]:
         """The models it asks."""
 
+    @abstractmethod
+    def words(self, settings: EvaluateSettings) -> Any:
+        """What those models are told, beyond the policies' own prompt."""
+
     def learns(self, settings: EvaluateSettings) -> bool:
         """Whether its steps of training have something to do."""
         return False

@@ -66,6 +66,7 @@ class Writer:
 
     open: Callable[[WriterContext], tuple[str, Ask]]  # the name that is stored, and who replies
     roles: Callable[[SynthesizeSettings], tuple[str, ...]]  # the models it asks
+    forms: Any = None  # in which they are to answer, beyond the words of the prompt
 
 
 def _asks_none(settings: RewardSettings) -> tuple[str, ...]:
@@ -79,6 +80,7 @@ class RecipeReward:
     score: Callable[[str | None, Truth, RewardDeps], Scored | Excluded]
     asks: Callable[[RewardSettings], tuple[str, ...]] = _asks_none
     roles: Callable[[RewardSettings], tuple[str, ...]] = _asks_none
+    words: Callable[[RewardSettings], tuple[str, ...]] = _asks_none  # what those models are told
 
 
 def gold_lines(truth: Truth, decimals: int) -> str:
@@ -92,7 +94,6 @@ class Recipe:
     """One published way to locate a picture."""
 
     name: str
-    version: int  # raised with every change of its words
     # With its tools: synthesis and cold start; GRPO, validation, Pass@K and evaluation where they offer tools
     prompt: Prompt
     judge: Judge

@@ -74,6 +74,11 @@ def reward_roles(recipe: str, settings: RewardSettings) -> tuple[str, ...]:
     return _reward_of(recipe).roles(settings)
 
 
+def reward_words(recipe: str, settings: RewardSettings) -> tuple[str, ...]:
+    """What the models are told that a recipe's reward asks under these settings."""
+    return _reward_of(recipe).words(settings)
+
+
 def reward_for(recipe: str, settings: RewardSettings | None = None, connections: Connections | None = None) -> Reward:
     """The recipe's reward with the services its settings name; `connections` are needed where it asks any."""
     settings = settings or RewardSettings()

@@ -98,7 +98,9 @@ def _begin(stage: Stage | ColumnStage, settings: Any, context: Context) -> tuple
     inputs = open_inputs(stage, context.lake, context.snapshot)
     identity = stage.identity(settings) if stage.identity else settings.identity()
     models = _models_of(stage, settings, context)
-    config_hash = digest(stage.name, stage.version, [identity, models] if models else identity)
+    words = stage.words(settings) if isinstance(stage, Stage) and stage.words else None
+    shown = [part for part in (models, words) if part]
+    config_hash = digest(stage.name, stage.version, [identity, *shown] if shown else identity)
     ledger = Ledger(
         lake=context.lake,
         stage=stage.name,

@@ -134,6 +134,8 @@ class Stage:
     share: Callable[[Inputs, Any], Any] | None = None
     # settings -> the model roles it asks: their keys must be there, and another model behind one redoes its items
     roles: Callable[[Any], Sequence[str]] | None = None
+    # settings -> every prompt, form and tool schema that it shows a model: other words redo its items
+    words: Callable[[Any], Any] | None = None
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from tasks.agent.attempt import Sampling, SingleAgent, stable_seed
 from tasks.agent.environment import Ask, Environment, Trajectory, run_agent
 from tasks.agent.picture import Picture, stored_picture
 from tasks.agent.prompt import Budgets
-from tasks.agent.readings import quotes_pictures, read_pictures
+from tasks.agent.readings import READ, quotes_pictures, read_pictures
 from tasks.agent.service_tools import open_toolbox
 from tasks.agent.stored import derived_rows
 from tasks.agent.toolbox import Toolbox
@@ -105,10 +105,17 @@ def _items_of(inputs: Inputs, settings: SynthesizeSettings, recipe: str, max_ima
         pl.format("{}:{}", pl.lit(recipe), "image_id").alias("id"),
         *("image_id", "sha256", "extension", "lat", "lon", "country", "region", "city", "notes", "note_id"),
         pl.lit(recipe).alias("recipe"),
-        pl.lit(RECIPES[recipe].prompt.digest).alias("prompt_hash"),  # other words make another trajectory
+        pl.lit(words_digest(RECIPES[recipe], settings)).alias("prompt_hash"),  # other words make another trajectory
         pl.lit(" ".join(rules_of(RECIPES[recipe], settings))).alias("rules"),  # other rules keep other ones
         pl.lit(inputs.snapshot_id).alias("snapshot_id"),
     ).sort("sha256", "image_id")
+
+
+def words_digest(recipe: Recipe, settings: SynthesizeSettings) -> str:
+    """Of a recipe's own, so that other words of one recipe leave the trajectories of the others as they are."""
+    forms = recipe.writer.forms if recipe.writer is not None and not settings.single_agent else None
+    read = READ if "visible_signs" in rules_of(recipe, settings) else None
+    return digest(recipe.prompt.words, forms, read)
 
 
 def chosen_recipes(settings: SynthesizeSettings) -> tuple[str, ...]:
@@ -218,7 +225,6 @@ def _row(
         "image_id": item["image_id"],
         "snapshot_id": item["snapshot_id"],
         "recipe": recipe.name,
-        "prompt_version": recipe.version,
         "prompt_hash": recipe.prompt.digest,
         "writer": writer,
         "note_id": item["note_id"],

@@ -15,6 +15,9 @@ import polars as pl
 
 from schemas.errors import InputError
 from schemas.settings.train import RehearsalSettings, TrainingPhase, TrainSettings
+from tasks.agent.render import TOOLS_HEAD, TOOLS_TAIL
+from tasks.recipes.recipe import rollout_prompt
+from tasks.recipes.rewards import reward_words
 from tasks.runtime.runner import digest
 
 # Every field but the per-phase sections, which are added for the phase alone: another GRPO rate must not retrain SFT.
@@ -44,7 +47,18 @@ def phase_identity(settings: TrainSettings, phase: TrainingPhase) -> dict[str, A
         shared.pop("rehearsal")  # GRPO has none
     else:
         shared["rehearsal"] = {"sha256": rehearsal_digest(settings.rehearsal), "share": settings.rehearsal.share}
-    return {**shared, **tiny, "training_stage": phase, phase: whole[phase]}
+    return {**shared, **tiny, "training_stage": phase, phase: whole[phase], **_words(settings, phase)}
+
+
+def _words(settings: TrainSettings, phase: TrainingPhase) -> dict[str, str]:
+    """What a phase tells models beyond its samples: how tools are offered, and what rollouts and rewards ask."""
+    if phase == "sft":
+        return {}
+    words: list[Any] = [TOOLS_HEAD, TOOLS_TAIL]
+    if phase == "grpo":
+        prompt = rollout_prompt(settings.recipe, settings.grpo.max_turns)
+        words += [prompt.opening_words, reward_words(settings.recipe, settings.grpo.reward)]
+    return {"words": digest(words)}
 
 
 def rehearsal_file(settings: RehearsalSettings) -> Path:

@@ -101,14 +101,13 @@ def _notes(settings: SynthesizeSettings, written: pl.DataFrame) -> pl.DataFrame 
 
 RECIPE = Recipe(
     name="geoagent",
-    version=2,
     prompt=Prompt(SYSTEM, QUESTION, budgets=Budgets(calls=0, turns=1), helpers={"normalise": NORMALISE}),
     direct=Prompt(DIRECT, QUESTION, budgets=Budgets(calls=0, turns=1)),
     judge=judge,
     kept_when="the form, and the right country, region and place",
     gold=gold,
     addresses_of=addresses_of,
-    writer=Writer(_writer, _roles),
+    writer=Writer(_writer, _roles, forms=_FORMAT),
     reward=REWARD,
     notes=_notes,
 )

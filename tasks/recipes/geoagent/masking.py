@@ -57,6 +57,9 @@ class MaskedCues(EvaluationMethod):
     def roles(self, settings: EvaluateSettings) -> tuple[str, ...]:
         return (*settings.masking.policies, settings.masking.locator) if settings.masking.policies else ()
 
+    def words(self, settings: EvaluateSettings) -> Any:
+        return [ASK, [NAMES[cue] for cue in settings.masking.cues], _FORMAT]
+
     async def answer(self, context: EvaluationContext) -> tuple[list[Deliberated], Usage]:
         """The policy's answer to the picture, and to what is left of it without each cue."""
         names = self.evaluations(context.policy, context.settings)

@@ -4,7 +4,7 @@ from schemas.settings.synthesize import SynthesizeSettings
 from tasks.agent.environment import Ask
 from tasks.agent.prompt import Budgets, Prompt
 from tasks.recipes.geovista.form import DIRECT, QUESTION, SYSTEM, addresses_of, gold, judge
-from tasks.recipes.geovista.proposals import Proposals
+from tasks.recipes.geovista.proposals import Proposals, forms
 from tasks.recipes.geovista.reward import REWARD
 from tasks.recipes.recipe import Recipe, Writer, WriterContext
 from tasks.runtime.labelled import PictureFilter
@@ -30,7 +30,6 @@ def _roles(settings: SynthesizeSettings) -> tuple[str, ...]:
 
 RECIPE = Recipe(
     name="geovista",
-    version=2,
     prompt=Prompt(
         SYSTEM,
         QUESTION,
@@ -46,6 +45,6 @@ RECIPE = Recipe(
     addresses_of=addresses_of,
     # Table 2 has panoramas, photos and satellite pictures; 3.2: at least 1 M pixels
     pictures=PictureFilter(("panorama", "photo", "satellite"), 1_000_000),
-    writer=Writer(_proposals, _roles),
+    writer=Writer(_proposals, _roles, forms=forms()),
     reward=REWARD,
 )

@@ -75,6 +75,11 @@ def _schema(kind: str, argument: str, shape: Any) -> dict[str, Any]:
     return {"type": "json_schema", "json_schema": {"name": kind, "strict": True, "schema": schema}}
 
 
+def forms() -> list[dict[str, Any]]:
+    """In which both kinds of proposals are to be written."""
+    return [_schema("boxes", "bbox_2d", _BOX), _schema("queries", "query", _TEXT)]
+
+
 def _object(properties: dict[str, Any]) -> dict[str, Any]:
     return {"type": "object", "properties": properties, "required": list(properties), "additionalProperties": False}
 

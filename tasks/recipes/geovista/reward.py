@@ -6,7 +6,7 @@ from tasks.recipes.recipe import RecipeReward
 from tasks.reward.answer import ParsedAnswer, ParseFailure, parse_answer
 from tasks.reward.levels import Aliases, Verifier, verdicts
 from tasks.reward.outcome import Excluded, Scored, Truth, excluded_by
-from tasks.reward.services import RewardDeps
+from tasks.reward.services import VERIFIER, RewardDeps
 from tasks.services.errors import ServiceError
 
 BETA = 2.0
@@ -55,4 +55,9 @@ def _roles(settings: RewardSettings) -> tuple[str, ...]:
     return (settings.verifier,) if settings.verifier is not None else ()
 
 
-REWARD = RecipeReward(_score, lambda settings: ("chat",) if _roles(settings) else (), _roles)
+REWARD = RecipeReward(
+    _score,
+    asks=lambda settings: ("chat",) if _roles(settings) else (),
+    roles=_roles,
+    words=lambda settings: (VERIFIER,) if _roles(settings) else (),
+)

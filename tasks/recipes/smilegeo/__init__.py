@@ -8,7 +8,6 @@ __all__ = ["EVALUATION", "RECIPE"]
 
 RECIPE = Recipe(
     name="smilegeo",
-    version=1,
     prompt=PROMPT,
     direct=DIRECT,
     judge=judge,

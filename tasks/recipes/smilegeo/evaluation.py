@@ -12,10 +12,10 @@ from schemas.messages import Message, Usage, text_part
 from schemas.settings.evaluate import EvaluateSettings
 from tasks.lake import Lake
 from tasks.recipes.evaluation import Deliberated, EvaluationContext, EvaluationMethod, answered
-from tasks.recipes.smilegeo.baselines import BASELINES
+from tasks.recipes.smilegeo.baselines import BASELINE_WORDS, BASELINES
 from tasks.recipes.smilegeo.election import FILE, newest_election
 from tasks.recipes.smilegeo.election import STAGE as ELECTION
-from tasks.recipes.smilegeo.form import ASK, QUESTION
+from tasks.recipes.smilegeo.form import ASK, DISCUSS, QUESTION, ROUND_WORDS
 from tasks.recipes.smilegeo.rounds import STAGE as ROUNDS
 from tasks.recipes.smilegeo.rounds import learns, swarm_roles, swarm_services
 from tasks.recipes.smilegeo.swarm import Matrix, Outcome, Said, Swarm, equal_links
@@ -56,6 +56,9 @@ class SwarmEvaluation(EvaluationMethod):
 
     def roles(self, settings: EvaluateSettings) -> tuple[str, ...]:
         return swarm_roles(settings)
+
+    def words(self, settings: EvaluateSettings) -> Any:
+        return [ROUND_WORDS, DISCUSS, BASELINE_WORDS]
 
     def services(self, settings: EvaluateSettings) -> tuple[str, ...]:
         return swarm_services(settings) if settings.swarm.agents else ()

@@ -22,7 +22,7 @@ from tasks.lake.image_store import ImageStore
 from tasks.recipes.reading import located, named_point, reads_addresses
 from tasks.recipes.recipe import RECIPES
 from tasks.recipes.smilegeo.estimate import Estimate
-from tasks.recipes.smilegeo.form import ASK
+from tasks.recipes.smilegeo.form import ASK, ROUND_WORDS
 from tasks.recipes.smilegeo.swarm import Outcome, Said, Swarm
 from tasks.runtime.labelled import labelled_pictures
 from tasks.runtime.runner import Inputs, Kept, Resources, Row, Stage, WorkerSetup, digest
@@ -43,7 +43,7 @@ def rounds_identity(settings: EvaluateSettings) -> dict[str, Any]:
     told = {name: settings.swarm.personas[name] for _, name in settings.swarm.cast if name}
     seen = {name: getattr(settings, name) for name in ("agent_recipe", "max_tokens", "view_max_pixels")}
     own = {"rounds": learning.rounds, "printed_links": learning.printed_links, "personas": told}
-    return {**seen, **{name: swarm[name] for name in _ANSWERS}, **own}
+    return {**seen, **{name: swarm[name] for name in _ANSWERS}, **own, "words": digest(ROUND_WORDS)}
 
 
 def swarm_id(settings: EvaluateSettings) -> str:

@@ -67,7 +67,6 @@ def _roles(settings: SynthesizeSettings) -> tuple[str, ...]:
 
 RECIPE = Recipe(
     name="spotagent",
-    version=2,
     prompt=Prompt(
         SYSTEM,
         QUESTION,

@@ -47,4 +47,4 @@ def _roles(settings: SynthesizeSettings) -> tuple[str, ...]:
 
 # Its coordinates are cut, not rounded, so none of them is the tool's own number.
 RULES: tuple[Rule, ...] = ("true_statements", "placed_answer", "unnamed_answer")
-RECIPE = replace(SPOTAGENT, name="spotmini", version=1, prompt=PROMPT, writer=Writer(_pair, _roles), rules=RULES)
+RECIPE = replace(SPOTAGENT, name="spotmini", prompt=PROMPT, writer=Writer(_pair, _roles), rules=RULES)

@@ -5,7 +5,6 @@ from tasks.recipes.recipe import Recipe, point_judge
 
 RECIPE = Recipe(
     name="spotsft",
-    version=2,
     prompt=DIRECT,
     judge=point_judge(lines_error),
     kept_when="the label itself is the answer: the paper rejects none, only a label without country or city is",

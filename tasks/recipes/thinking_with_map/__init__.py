@@ -72,7 +72,6 @@ def _gold(truth: Truth, decimals: int) -> str:
 
 RECIPE = Recipe(
     name="thinking-with-map",
-    version=2,
     # The prompts with and without tools differ in the guidance on tools alone (appendix B.1); tool texts are cut at
     # 1,024 tokens (Table 7), which are 4 characters each or so.
     prompt=Prompt(TASK + GUIDANCE + ANSWER, QUESTION, TOOLS, Budgets(calls=7, turns=8), result_chars=4096),

@@ -177,6 +177,9 @@ class ParallelScaling(EvaluationMethod):
     def roles(self, settings: EvaluateSettings) -> tuple[str, ...]:
         return (*settings.scaling.policies, settings.scaling.verifier) if settings.scaling.policies else ()
 
+    def words(self, settings: EvaluateSettings) -> Any:
+        return [INSTRUCTION, LEFT_OUT]
+
     async def answer(self, context: EvaluationContext) -> tuple[list[Deliberated], Usage]:
         """N attempts of a policy, the verifier's answer, and the nearest attempt."""
         chosen, policy = context.settings.scaling, context.policy

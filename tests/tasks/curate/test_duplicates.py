@@ -65,6 +65,14 @@ def test_the_smallest_id_of_equal_bytes_stays() -> None:
     assert (out["b"].reason, out["b"].duplicate_of, out["b"].leaks_into) == ("exact_duplicate", "a", None)
 
 
+def test_the_same_place_keeps_a_shared_picture_in_every_lake() -> None:
+    """Ids are keyed by the lake: two lakes that collect one plan must not disagree on whose picture it is."""
+    for ids in (("a", "b", "c"), ("c", "a", "b"), ("b", "c", "a")):
+        shared = [picture(one, sha256="x", place_id=place) for one, place in zip(ids, ("p3", "p1", "p2"), strict=True)]
+        out = found(*shared)
+        assert ids[1] not in out and len(out) == 2
+
+
 def test_near_duplicates_need_the_hash_and_the_embedding() -> None:
     first = picture("a", phash="00000000000000ff")
     alike = picture("b", phash="00000000000000fe", embedding=first["embedding"])

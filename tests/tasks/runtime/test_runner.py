@@ -136,6 +136,15 @@ def test_nothing_is_redone_and_a_changed_setting_redoes_all(context: Context) ->
     assert sums(run(replace(STAGE, version=2), Numbers(speed=1), context)) == (20, 20, 0, 0, 0)
 
 
+def test_other_words_for_a_model_redo_all(context: Context) -> None:
+    def stage_saying(words: str) -> Stage:
+        return replace(STAGE, words=lambda settings: [words])
+
+    assert run(stage_saying("Where is it?"), Numbers(count=5), context).kept == 5
+    assert run(stage_saying("Where is it?"), Numbers(count=5), context).nothing_to_do
+    assert run(stage_saying("Where was it?"), Numbers(count=5), context).redone == 5
+
+
 def test_an_unhashed_column_redoes_nothing_and_reaches_the_work(context: Context) -> None:
     def with_hint(inputs: Inputs, settings: Numbers) -> pl.DataFrame:
         return numbers(inputs, settings).with_columns(hint=pl.lit(f"speed {settings.speed}"))
