@@ -93,6 +93,15 @@ def ingest(
     attribution: Annotated[
         str | None, typer.Option(help="Of rows that name none; may hold {id}, {creator}, {licence}.")
     ] = None,
+    purpose: Annotated[
+        str | None,
+        typer.Option(
+            "--as",
+            metavar="PURPOSE",
+            show_default="the layout's, else pool",
+            help="benchmark or training: a published set that stays whole; pool: pictures to choose from.",
+        ),
+    ] = None,
     split: Annotated[
         str | None,
         typer.Option(show_default="by cells", help="train, validation or benchmark, for rows that name none."),

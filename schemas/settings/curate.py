@@ -1,10 +1,10 @@
 """How pictures are curated: one section for each step, and the identity of a step is its own section."""
 
-from typing import Literal
+from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from schemas.settings.base import Settings
+from schemas.settings.base import OPERATIONAL, Settings
 from schemas.settings.satellite import SatelliteSettings
 
 Kinds = tuple[Literal["panorama", "photo", "satellite"], ...]
@@ -60,8 +60,14 @@ class DuplicatesSettings(Settings):
 
 
 class JudgeSettings(Settings):
-    """The chat models that judge whether a picture can be localized."""
+    """The chat models that judge whether a picture can be localized; `curate.judge: off` asks none."""
 
+    pictures: Literal["all", "collected", "none"] = Field(
+        "all",
+        json_schema_extra=OPERATIONAL,
+        description="which pictures are judged: all but those of published sets, those that collect fetched, or none; "
+        "the others are labelled by rules alone, without a verdict",
+    )
     model: str = Field("judge", min_length=1, description="chat model that judges localizability")
     second_opinions: tuple[str, ...] = Field((), description="further chat models that judge every picture; all vote")
     tries: int = Field(
@@ -69,6 +75,11 @@ class JudgeSettings(Settings):
     )
     max_tokens: int = Field(1024, ge=64, description="longest answer of the judge")
     view_max_pixels: int = Field(2_000_000, ge=40_000, description="pixels of the picture the judge sees, at most")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _off(cls, value: Any) -> Any:
+        return {"pictures": "none"} if value is False or value == "off" else value
 
     @property
     def models(self) -> tuple[str, ...]:

@@ -11,6 +11,7 @@ LayoutName = Literal[
     "auto", "plain", "mp16-pro", "im2gps3k", "yfcc4k", "osv5m", "geocomp", "imageo-2", "street-view-text"
 ]
 SplitName = Literal["train", "validation", "benchmark"]
+Purpose = Literal["benchmark", "training", "pool"]
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 # What other parts write into images.source: a dataset of that name could not be told from theirs.
@@ -82,6 +83,11 @@ class IngestSettings(Settings):
     )
     split: SplitName | None = Field(
         None, description="for rows that name none; none: by whole cells, as the plan does it"
+    )
+    purpose: Purpose | None = Field(
+        None,
+        description="benchmark and training: a published set, which stays whole and is not judged; pool: pictures to "
+        "choose from; none: what the layout's dataset is, else pool",
     )
     share: float | None = Field(
         None, gt=0, le=1, description="of the rows that is taken, drawn by their ids (SpotAgent: 0.05 of MP16-Pro)"

@@ -31,6 +31,7 @@ TABLES = (
             "width": INT,
             "height": INT,
             "split": STRING,  # of a picture that answers no planned place; else the place's split counts
+            "purpose": STRING,  # of a published set: benchmark or training, which stays whole; null: to choose from
             "notes": pa.list_(STRING),  # what was odd about it and yet no reason to refuse it
             "etag": STRING,  # the host's mark of the bytes it sent; asked with it again, it says whether they changed
             "source_sha256": STRING,  # of the bytes as they came, before they were assembled and stripped

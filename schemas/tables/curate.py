@@ -192,7 +192,7 @@ TABLES = (
             "region": STRING,
             "city": STRING,
             "address": STRING,  # Country; Region; Place
-            "localizability": STRING,  # localizable; the other classes are rejects
+            "localizability": STRING,  # localizable; the other classes are rejects; null: no judge was asked
             "localizability_score": FLOAT,  # mean of the judges
             "judge_model": STRING,  # all that voted, parted by commas
             "judge_reason": STRING,

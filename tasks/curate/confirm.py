@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import polars as pl
 
 from schemas.settings.curate import ConfirmSettings
+from tasks.curate.votes import localizable_pictures
 from tasks.geo.names import same_city, same_country, same_region
 from tasks.runtime.runner import Inputs, Kept, Resources, Row, Stage, WorkerSetup
 from tasks.services import Geocoder
@@ -20,8 +21,8 @@ class WorkerContext:
 
 
 def items(inputs: Inputs, settings: ConfirmSettings) -> pl.DataFrame:
-    """One item for each picture that a judge calls localizable, if the geocoder is to be asked at all."""
-    judged = inputs.frame("judgements").filter(pl.col("localizability") == "localizable").select("image_id").unique()
+    """One item for each picture that a judge calls localizable or that none was asked about, if it is to be confirmed."""
+    judged = localizable_pictures(inputs)
     addresses = inputs.frame("addresses").select("image_id", "lat", "lon", "country", "country_code", "region", "city")
     found = judged.join(addresses, on="image_id").rename({"image_id": "id"})
     return found if settings.enabled else found.clear()
@@ -48,7 +49,7 @@ async def work(item: Row, context: WorkerContext) -> Kept:
 STAGE = Stage(
     name="curate.confirm",
     section="curate.confirm",
-    reads=("judgements", "addresses"),
+    reads=("duplicates", "judgements", "addresses"),
     writes=("confirmations",),
     items=items,
     work=work,

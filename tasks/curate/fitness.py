@@ -17,13 +17,15 @@ from tasks.runtime.runner import Inputs
 READS = ("images", "places", "quality", "addresses")  # tables
 FIGURES = ("width", "height", "blur", "brightness", "dark_share", "bright_share", "blockiness", "sky_share",
            "road_share")  # fmt: skip
+DAMAGE = pl.col("damage")  # what is wrong with a file itself
 
 
 def with_own_faults(pictures: pl.DataFrame, inputs: Inputs, settings: LabelsSettings) -> pl.DataFrame:
     """Pictures (`image_id`) with what is known of them alone, and `unfit`, null or the first reason that applies, with
     its `unfit_json`."""
     images = inputs.frame(
-        "images", "image_id", "place_id", "sha256", "lat", "lon", "licence", "kind", "captured_at", "fetched_at"
+        *("images", "image_id", "place_id", "sha256", "lat", "lon", "licence", "kind", "captured_at", "fetched_at"),
+        "purpose",
     )
     # Figures of other bytes, or an address of another point, are not this picture's.
     figures = inputs.frame("quality").select(
@@ -42,6 +44,8 @@ def with_own_faults(pictures: pl.DataFrame, inputs: Inputs, settings: LabelsSett
     unfit: Any = pl
     unfit_json: Any = pl
     for condition, reason, evidence in _rules(settings):
+        if reason is not DAMAGE:
+            condition &= pl.col("purpose").is_null()  # a published set is taken as it is, but for files that are broken
         unfit, unfit_json = unfit.when(condition).then(reason), unfit_json.when(condition).then(evidence)
     return known.with_columns(unfit=unfit, unfit_json=unfit_json)
 
@@ -81,7 +85,7 @@ def _rules(settings: LabelsSettings) -> Iterator[tuple[pl.Expr, pl.Expr, pl.Expr
     place = ("lat", "lon", "place_lat", "place_lon", "place_km", "swapped_km")
     times = (col("captured_at", "fetched_at").dt.to_string("iso"), pl.lit(settings.least_year).alias("least_year"))
     yield rule(col("licence").str.strip_chars() == "", "missing_licence", "licence")
-    yield col("damage").is_not_null(), col("damage"), col("damage_json")
+    yield DAMAGE.is_not_null(), DAMAGE, col("damage_json")
     yield rule(bad_time(settings), "bad_time", *times)
     yield rule((col("swapped_km") <= limit_km) & (col("place_km") > limit_km), "swapped_coordinates", *place)
     yield rule(col("place_km") > limit_km, "off_plan", *place)

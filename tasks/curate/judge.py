@@ -37,12 +37,23 @@ def items(inputs: Inputs, settings: JudgeSettings) -> pl.DataFrame:
     again = ("near_duplicate", "mirrored_duplicate")
     asked = pl.col("unfit").is_null() & (pl.col("reason").is_null() | pl.col("reason").is_in(again))
     wanted = inputs.frame("duplicates").filter(asked).select("image_id")
-    images = inputs.frame("images", "image_id", "sha256", "extension", "kind")
-    return wanted.join(images, on="image_id").rename({"image_id": "id"})
+    images = inputs.frame("images", "image_id", "sha256", "extension", "kind", "purpose", "place_id")
+    mine = images.filter(to_be_judged(settings)).drop("purpose", "place_id")
+    return wanted.join(mine, on="image_id").rename({"image_id": "id"})
+
+
+def to_be_judged(settings: JudgeSettings) -> pl.Expr:
+    """Whether a picture needs a verdict; a published set is never filtered by an opinion."""
+    chosen = {"all": pl.lit(True), "collected": pl.col("place_id").is_not_null(), "none": pl.lit(False)}
+    return pl.col("purpose").is_null() & chosen[settings.pictures]
 
 
 def roles(settings: JudgeSettings) -> tuple[str, ...]:
-    return settings.models
+    return settings.models if settings.pictures != "none" else ()
+
+
+def services(settings: JudgeSettings) -> tuple[str, ...]:
+    return ("chat",) if settings.pictures != "none" else ()
 
 
 def open_context(settings: JudgeSettings, setup: WorkerSetup) -> WorkerContext:
@@ -119,6 +130,7 @@ STAGE = Stage(
     work=work,
     open=open_context,
     resources=Resources(cpus=1, concurrency=8, chunk=2),
-    services=("chat",),
+    services=services,
     roles=roles,
+    words=lambda settings: [SYSTEM, question_about("photo"), question_about("satellite"), response_format()],
 )

@@ -14,6 +14,7 @@ from schemas.tables import TABLES
 from tasks.curate.duplicates import COPIES, exclusion_rows, measured_pictures, read_partners
 from tasks.curate.external import read_external, with_digests
 from tasks.curate.fitness import READS, with_own_faults
+from tasks.curate.judge import to_be_judged
 from tasks.curate.leaks import exclusions
 from tasks.curate.tiers import tier_of
 from tasks.curate.votes import LOCALIZABLE, combined
@@ -63,6 +64,7 @@ def _joined(inputs: Inputs, settings: CurateSettings) -> pl.DataFrame:
         .join(seen, on=["image_id", "sha256", "lat", "lon"], how="left")
         .join(_tiers(inputs, settings.tiers), on=["image_id", "sha256"], how="left")
         .with_columns(
+            wants_verdict=to_be_judged(settings.judge),
             waits_for_witness=pl.lit(settings.witness.enabled) & street & pl.col("witnessed").is_null(),
             contradicted=pl.lit(settings.witness.enabled)
             & (pl.col("contradiction") > settings.witness.max_contradiction),
@@ -107,25 +109,25 @@ def _tiers(inputs: Inputs, settings: TiersSettings) -> pl.DataFrame:
 
 def _reason(settings: LabelsSettings) -> pl.Expr:
     """Why a picture is rejected, the first reason that applies, other copies of it left aside; null for a label."""
-    again = pl.col("excluded").is_in(COPIES)
+    again, wanted = pl.col("excluded").is_in(COPIES), pl.col("wants_verdict")
     return (
         pl.when(pl.col("unfit").is_not_null())
         .then("unfit")
         .when(pl.col("excluded").is_not_null() & (~again | pl.col("judged").is_null()))
         .then("excluded")
-        .when(pl.col("width").is_null() | pl.col("judged").is_null())
+        .when(pl.col("width").is_null() | (wanted & pl.col("judged").is_null()))
         .then(pl.lit(_WAITING))
-        .when(pl.col("problem").is_not_null())
+        .when(wanted & pl.col("problem").is_not_null())
         .then("problem")
-        .when(pl.col("localizability") != LOCALIZABLE)
+        .when(wanted & (pl.col("localizability") != LOCALIZABLE))
         .then("localizability")
-        .when(pl.col("localizability_score") < settings.min_score)
+        .when(wanted & (pl.col("localizability_score") < settings.min_score))
         .then(pl.lit("low_score"))
-        .when(pl.col("written").is_not_null() & pl.lit(settings.written_place == "reject"))
+        .when(wanted & pl.col("written").is_not_null() & pl.lit(settings.written_place == "reject"))
         .then(pl.lit("place_written"))
         .when(pl.col("addressed").is_null() | pl.col("waits_for_geocoder") | pl.col("waits_for_witness"))
         .then(pl.lit(_WAITING))
-        .when(~pl.col("same_country") & pl.lit(settings.disputed == "reject"))
+        .when(~pl.col("same_country") & pl.col("purpose").is_null() & pl.lit(settings.disputed == "reject"))
         .then(pl.lit("disputed_address"))
         .when(pl.col("contradicted"))
         .then(pl.lit("contradicted_position"))
@@ -166,6 +168,7 @@ def identity(settings: CurateSettings) -> dict[str, object]:
         **settings.labels.model_dump(mode="json"),
         "tiers": [list(tiers.models), tiers.easy_km, tiers.least_right] if tiers.models else [],
         "confirm": settings.confirm.enabled,
+        "judged": settings.judge.pictures,
         **({"witness": settings.witness.max_contradiction} if settings.witness.enabled else {}),
         "duplicates": with_digests(settings.duplicates),
     }

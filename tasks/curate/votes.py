@@ -7,6 +7,8 @@ from typing import Any, Literal
 
 import polars as pl
 
+from tasks.runtime.stage import Inputs
+
 Rule = Literal["majority", "all", "any"]
 LOCALIZABLE = "localizable"
 SCHEMA = {
@@ -14,6 +16,15 @@ SCHEMA = {
     "localizability": pl.String, "localizability_score": pl.Float64, "judge_model": pl.String,
     "judge_reason": pl.String, "judge_scores_json": pl.String, "scenes_json": pl.String,
 }  # fmt: skip
+
+
+def localizable_pictures(inputs: Inputs) -> pl.DataFrame:
+    """`image_id` of the pictures that a judge calls localizable, and of those that nothing excludes and none judged."""
+    judgements = inputs.frame("judgements").select("image_id", "localizability")
+    standing = inputs.frame("duplicates").filter(pl.col("unfit").is_null(), pl.col("reason").is_null())
+    unjudged = standing.select("image_id").join(judgements, on="image_id", how="anti")
+    judged = judgements.filter(pl.col("localizability") == LOCALIZABLE).select("image_id")
+    return pl.concat([judged, unjudged]).unique()
 
 
 def combined(judgements: pl.DataFrame, rule: Rule) -> pl.DataFrame:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from schemas.settings.ingest import IngestSettings, Purpose
 from tasks.services.errors import safe_text
 
 
@@ -17,6 +18,7 @@ class Layout:
     files: tuple[str, ...] = ()
     in_subfolders: bool = False  # or so one folder deeper
     split: str | None = None  # what the dataset is for, unless a row or an option says otherwise
+    purpose: Purpose = "pool"  # likewise: a published benchmark or training set stays whole
     licence: str | None = None  # of the whole dataset, where it has one
     attribution: str | None = None
     needed: tuple[str, ...] = ("id", "lat", "lon")
@@ -67,6 +69,7 @@ MP16_PRO = Layout(
     _FLICKR,
     # The table says ab/cd/123.jpg; archives hold ab_cd_123.jpg, and there are copies of both the other way round.
     files=("{id}", "{flat}", "{deep}"),
+    purpose="training",
 )
 
 _YFCC100M = (
@@ -82,6 +85,7 @@ IM2GPS3K = Layout(
     files=("{id}",),
     in_subfolders=True,
     split="benchmark",
+    purpose="benchmark",
 )
 
 YFCC4K = Layout(
@@ -97,6 +101,7 @@ YFCC4K = Layout(
     files=("{id}", "{id}.jpg"),
     in_subfolders=True,
     split="benchmark",
+    purpose="benchmark",
     encoded=("user",),
     headless={25: _YFCC100M, 24: _YFCC100M[1:]},
 )
@@ -144,11 +149,23 @@ STREET_VIEW_TEXT = Layout(
     files=("{id}",),  # img/14_03.jpg
     in_subfolders=True,
     split="benchmark",
+    purpose="benchmark",
 )
 
 LAYOUTS = {
     layout.name: layout for layout in (PLAIN, MP16_PRO, IM2GPS3K, YFCC4K, OSV5M, GEOCOMP, IMAGEO_2, STREET_VIEW_TEXT)
 }
+
+
+def purpose_of(settings: IngestSettings, layout: Layout) -> Purpose:
+    """What a dataset is for: what the settings say, else what the layout's is."""
+    return settings.purpose or layout.purpose
+
+
+def split_of_purpose(settings: IngestSettings, layout: Layout) -> str | None:
+    """The split that follows from it; None: by cells."""
+    chosen = {"benchmark": "benchmark", "training": "train"}.get(settings.purpose or "")
+    return chosen or (layout.split if settings.purpose is None else None)
 
 
 def listed(names: Sequence[str]) -> str:

@@ -21,6 +21,7 @@ from tasks.geo.cell_split import SPLITS as SPLIT_NAMES
 from tasks.geo.cell_split import cell_number, keeps_clear, split_of_cells
 from tasks.geo.distance import distance_km
 from tasks.ingest.files import Found, PictureFolder
+from tasks.ingest.layouts import purpose_of, split_of_purpose
 from tasks.ingest.positions import country_numbers, in_mid_ocean, in_other_country
 from tasks.ingest.refusal import Refusal
 from tasks.ingest.row_equality import KINDS, SPLITS, read_degrees, read_moment, row_id
@@ -39,7 +40,7 @@ ITEM: dict[str, Any] = {
     "id": pl.String,
     "row": pl.Int64,
     **dict.fromkeys(("source_id", "file", "url", "licence", "creator", "attribution", "captured_at"), pl.String),
-    **dict.fromkeys(("split", "kind", "sequence_id", "refusal", "notes"), pl.String),
+    **dict.fromkeys(("split", "purpose", "kind", "sequence_id", "refusal", "notes"), pl.String),
     **dict.fromkeys(("lat", "lon", "compass_angle"), pl.Float64),
     **dict.fromkeys(("size", "mtime_ns"), pl.Int64),
 }
@@ -160,7 +161,8 @@ class RowChecks:
             *(pl.col("refused").struct.field(name).alias(name) for name in REFUSAL),
             lat=pl.col("lat_deg"),
             lon=pl.col("lon_deg"),
-            split=pl.coalesce("split_known", pl.lit(settings.split), pl.lit(layout.split)),
+            split=pl.coalesce("split_known", pl.lit(settings.split or split_of_purpose(settings, layout))),
+            purpose=pl.lit(None if (purpose := purpose_of(settings, layout)) == "pool" else purpose, pl.String),
             kind=pl.col("kind_known"),
             sequence_id=pl.col("sequence"),
             captured_at=pl.col("moment"),

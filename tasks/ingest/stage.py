@@ -28,7 +28,7 @@ from tasks.services.rate_budget import RateBudget
 from tasks.services.web import NotPublic, Pictures
 
 NAME = "ingest"
-_FROM_TABLE = ("lat", "lon", "source_id", "sequence_id", "licence", "creator", "attribution", "split")
+_FROM_TABLE = ("lat", "lon", "source_id", "sequence_id", "licence", "creator", "attribution", "split", "purpose")
 
 
 @dataclass(frozen=True)
