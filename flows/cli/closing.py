@@ -12,6 +12,7 @@ import polars as pl
 from flows.cli.command import Call
 from flows.cli.printing import how_to_activate, program
 from tasks.agent.attempt import name_by_tools
+from tasks.evaluate.coverage import benchmark_coverage
 from tasks.evaluate.score_report import format_metric, newest_evaluations
 from tasks.lake import Lake
 from tasks.review.coverage import coverage, coverage_lines
@@ -52,6 +53,7 @@ def closing_words(results: Sequence[StageResult], lake: Lake, call: Call) -> str
             f"lower its budgets (services.{service}.…_per_minute, …_per_day) if that happens again"
         )
     lines += _refused(results, call)
+    lines += _without_verdict(results, lake)
     if any(result.stage == "plan" for result in results):
         lines += _plan(lake)
     if call.demo or any(result.stage.startswith("evaluate") for result in results):
@@ -197,6 +199,24 @@ def _score_lines(lake: Lake, recipe: str) -> list[str]:
             found = dict(rows.select("metric", "value").iter_rows())
             cells = "".join(f"{format_metric(name, found[name]) if name in found else '-':>16}" for name in shown)
             lines.append(f"    {policy:<{width}}{rows['n'][0]:>6,}{cells}")
+    return [*lines, *(f"    {one}" for one in benchmark_coverage(lake))]
+
+
+def _without_verdict(results: Sequence[StageResult], lake: Lake) -> list[str]:
+    """How many pictures this run labelled without asking a judge, and why."""
+    if not any(result.stage == "curate.labels" and not result.nothing_to_do for result in results):
+        return []
+    labels = lake.read("labels", columns=["image_id", "localizability"]).filter(pl.col("localizability").is_null())
+    images = lake.read("images", columns=["image_id", "purpose"]).join(labels, on="image_id", how="semi")
+    published, others = images["purpose"].count(), images["purpose"].null_count()
+    lines = []
+    if published:
+        lines.append(f"{published:,} pictures of published sets are labelled as they are: no judge is asked about them")
+    if others:
+        lines.append(
+            f"{others:,} pictures are labelled without a verdict (curate.judge.pictures): the offline judge knows only "
+            "pictures that the offline world painted; --profile production judges photos"
+        )
     return lines
 
 

@@ -21,7 +21,7 @@ class WorkerContext:
 
 
 def items(inputs: Inputs, settings: ConfirmSettings) -> pl.DataFrame:
-    """One item for each picture that a judge calls localizable or that none was asked about, if it is to be confirmed."""
+    """One item for each picture that a judge calls localizable or that none was asked about, if it is on."""
     judged = localizable_pictures(inputs)
     addresses = inputs.frame("addresses").select("image_id", "lat", "lon", "country", "country_code", "region", "city")
     found = judged.join(addresses, on="image_id").rename({"image_id": "id"})

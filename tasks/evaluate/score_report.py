@@ -7,6 +7,7 @@ import polars as pl
 
 from schemas.settings.evaluate import EvaluateSettings
 from tasks.agent.attempt import PHASES, TRAINED, name_by_tools
+from tasks.evaluate.coverage import benchmark_coverage
 from tasks.evaluate.predictions import Report
 from tasks.evaluate.radius import radius_words
 from tasks.lake import Lake
@@ -132,7 +133,8 @@ def report(lake: Lake, settings: EvaluateSettings) -> StageReport:
     pairs = pairs.sort("policy", "other_policy", "metric").select(
         "policy", "other_policy", "metric", "first", "second", "difference", "low", "high", "p", "n"
     )
-    text = [f"# Evaluation on snapshot {snapshot}", markdown_table(table)]
+    covered = [str(one) for one in benchmark_coverage(lake)]
+    text = [f"# Evaluation on snapshot {snapshot}", markdown_table(table), *(f"- {line}" for line in covered)]
     losses = cue_table(lake.read("cue_losses").filter(pl.col("snapshot_id") == snapshot))
     if losses.height:
         text += ["## Cue attribution: accuracy lost without a cue", markdown_table(losses)]
@@ -150,7 +152,9 @@ def report(lake: Lake, settings: EvaluateSettings) -> StageReport:
         "radii.csv": lambda: radii.write_csv().encode(),
         "cues.csv": lambda: losses.write_csv().encode(),
     }
-    key = digest("evaluation report", VERSION, snapshot, table.rows(), pairs.rows(), radii.rows(), losses.rows())
+    key = digest(
+        "evaluation report", VERSION, snapshot, table.rows(), covered, pairs.rows(), radii.rows(), losses.rows()
+    )
     files = write_files(report_folder(lake, "evaluate"), key, make)
     lake.blobs.push("reports/evaluate", last=MADE_FROM)
     return StageReport("\n\n".join(text) + "\n", files)

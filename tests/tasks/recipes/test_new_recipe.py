@@ -53,7 +53,6 @@ from tasks.reward.outcome import score_point
 
 RECIPE = Recipe(
     name="street-clocks",
-    version=1,
     prompt=Prompt(
         "You find places by their street clocks, with at most {max_tool_calls} tool calls.\\n" + ANSWER,
         "Where does this clock stand?",
