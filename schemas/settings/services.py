@@ -169,19 +169,25 @@ class StacEndpoint(Endpoint):
         return {"sas_url": f"{here}/sas/api/sas/v1", "asset_url": f"{here}{_OFFLINE_FILES}", **data}
 
 
+GeocoderProtocol = Literal["nominatim", "photon", "google", "opencage", "gazetteer"]
+
+
 class GeocoderEndpoint(Endpoint):
-    """Nominatim. The public instance allows one request a second, so that is the default anywhere but on loopback."""
+    """A geocoder. Nominatim's public instance allows one request a second: the default anywhere but on loopback."""
 
     elsewhere: ClassVar[dict[str, Any]] = {"public_key": None, "requests_per_minute": 60}
 
     base_url: str = f"{OFFLINE_URL}/nominatim"
+    protocol: GeocoderProtocol = Field(
+        "nominatim", description="what the service speaks; gazetteer: no service, the packaged table of places"
+    )
 
 
 class ToolGeocoderEndpoint(Endpoint):
-    """The geocoder of the agents' tool where it is another than `services.geocoder`: Google's, or OpenCage's."""
+    """A geocoder for one use, where it is another than `services.geocoder`."""
 
     base_url: str
-    protocol: Literal["nominatim", "google", "opencage"] = Field("google", description="what the service speaks")
+    protocol: GeocoderProtocol = Field("google", description="what the service speaks")
 
 
 class SearchEndpoint(Endpoint):
@@ -320,6 +326,11 @@ class ServicesSettings(Settings):
     tool_geocoder: ToolGeocoderEndpoint | None = Field(
         None, description="geocoder of the tool maps_geocode; null: the one of `geocoder`"
     )
+    answer_geocoder: ToolGeocoderEndpoint | None = Field(
+        None,
+        description="geocoder of addresses in answers, for rewards and evaluation; null: the packaged table of places, "
+        "a few microseconds an address",
+    )
     tools: ToolsSettings = ToolsSettings()
     chat: ChatEndpoint = ChatEndpoint()
     trained: TrainedEndpoint | None = Field(None, description="chat server of a trained checkpoint, where one runs")
@@ -335,7 +346,7 @@ class ServicesSettings(Settings):
             return data  # what is wrong is said of `client` alone
         shared = dict(data)
         for name, kind in _ENDPOINTS.items():
-            own = data.get(name, None if name in ("trained", "tool_geocoder", "world_maps") else {})
+            own = data.get(name, None if name in ("trained", "tool_geocoder", "answer_geocoder", "world_maps") else {})
             if isinstance(own, kind):
                 own = own.model_dump(exclude_unset=True)
             if isinstance(own, dict):
@@ -352,6 +363,7 @@ _ENDPOINTS: dict[str, type[Endpoint]] = {
     "maps": MapsEndpoint,
     "world_maps": WorldMapsEndpoint,
     "tool_geocoder": ToolGeocoderEndpoint,
+    "answer_geocoder": ToolGeocoderEndpoint,
     "chat": ChatEndpoint,
     "trained": TrainedEndpoint,
 }

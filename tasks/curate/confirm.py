@@ -8,15 +8,14 @@ from schemas.settings.curate import ConfirmSettings
 from tasks.curate.votes import localizable_pictures
 from tasks.geo.names import same_city, same_country, same_region
 from tasks.runtime.runner import Inputs, Kept, Resources, Row, Stage, WorkerSetup
-from tasks.services import Geocoder
-from tasks.services.geocoder import RecallingGeocoder
+from tasks.services.geocoder import GazetteerGeocoder, Geocoder, RecallingGeocoder, open_recalling
 
 
 @dataclass(frozen=True)
 class WorkerContext:
     """What a worker keeps open."""
 
-    geocoder: Geocoder
+    geocoder: Geocoder | RecallingGeocoder | GazetteerGeocoder
     settings: ConfirmSettings
 
 
@@ -29,7 +28,7 @@ def items(inputs: Inputs, settings: ConfirmSettings) -> pl.DataFrame:
 
 
 def open_context(settings: ConfirmSettings, setup: WorkerSetup) -> WorkerContext:
-    geocoder = RecallingGeocoder(setup.connections.geocoder, setup.responses())
+    geocoder = open_recalling(setup.connections.geocoder, setup.responses())
     return WorkerContext(geocoder, settings)
 
 

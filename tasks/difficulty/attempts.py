@@ -25,14 +25,14 @@ from tasks.agent.attempt import (
 from tasks.agent.picture import StoredPictures
 from tasks.agent.service_tools import open_toolbox, tool_services
 from tasks.agent.toolbox import Toolbox
-from tasks.recipes.reading import located, reads_addresses
+from tasks.recipes.reading import AddressSearch, located, reads_addresses
 from tasks.recipes.recipe import RECIPES, prompt_with
 from tasks.recipes.rewards import Reward, reward_for, reward_roles, reward_services, reward_words
 from tasks.reward.outcome import TRUTH_COLUMNS, Excluded
 from tasks.runtime.labelled import labelled_pictures
 from tasks.runtime.runner import Inputs, Kept, Resources, Row, Stage, WorkerSetup, digest
-from tasks.services import Chat, Geocoder, ServiceError
-from tasks.services.geocoder import RecallingGeocoder
+from tasks.services import Chat, ServiceError
+from tasks.services.geocoder import open_recalling
 
 OPENED = 4  # pictures: the trials of one are made side by side
 
@@ -46,7 +46,7 @@ class WorkerContext:
     chat: Chat
     tools: Toolbox
     reward: Reward
-    geocoder: Geocoder
+    geocoder: AddressSearch
 
 
 def attempt_identity(settings: DifficultySettings) -> dict[str, Any]:
@@ -96,7 +96,7 @@ def words(settings: DifficultySettings) -> list[Any]:
 def services(settings: DifficultySettings) -> tuple[str, ...]:
     """The services that attempts and their rewards ask."""
     prompt = prompt_with(settings.agent_recipe, settings.tools)
-    geocodes = ("geocoder",) if reads_addresses(settings.agent_recipe) else ()
+    geocodes = ("answer_geocoder",) if reads_addresses(settings.agent_recipe) else ()
     asked = ("chat", *geocodes, *reward_services(settings.recipe, settings.reward), *tool_services(prompt.tools))
     return tuple(dict.fromkeys(asked))
 
@@ -107,7 +107,7 @@ def open_context(settings: DifficultySettings, setup: WorkerSetup) -> WorkerCont
         raise StageRefused("difficulty.policy is a trained model, but services.trained names no server")
     reward = reward_for(settings.recipe, settings.reward, connections)
     tools = open_toolbox(connections, setup.lake.state)
-    geocoder = RecallingGeocoder(connections.geocoder, setup.responses())
+    geocoder = open_recalling(connections.answer_geocoder, setup.responses())
     trained = trained_pixels(setup.lake.read("models", columns=["model_id", "config_json"]))
 
     @functools.cache

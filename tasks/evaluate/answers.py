@@ -29,7 +29,7 @@ from tasks.agent.stored import derived_rows
 from tasks.agent.toolbox import Toolbox
 from tasks.geo.distance import distance_km
 from tasks.lake.image_store import ImageStore
-from tasks.recipes.reading import located, reads_addresses
+from tasks.recipes.reading import AddressSearch, located, reads_addresses
 from tasks.recipes.recipe import RECIPES, prompt_with
 from tasks.reward.answer import Address, parse_answer
 from tasks.reward.levels import address_line, verdicts
@@ -37,8 +37,8 @@ from tasks.reward.metrics import geoscore
 from tasks.reward.services import VERIFIER, RewardServices
 from tasks.runtime.labelled import labelled_pictures
 from tasks.runtime.runner import Inputs, Kept, Resources, Row, Stage, WorkerSetup, digest
-from tasks.services import Chat, Geocoder
-from tasks.services.geocoder import RecallingGeocoder
+from tasks.services import Chat
+from tasks.services.geocoder import open_recalling
 
 
 def answer_identity(settings: EvaluateSettings) -> dict[str, Any]:
@@ -128,7 +128,7 @@ class WorkerContext:
     chat: Chat
     has_trained: bool
     tools: Toolbox
-    geocoder: Geocoder
+    geocoder: AddressSearch
     asked: RewardServices
     trained: dict[str, tuple[int, int]]  # most and least pixels that trained policies are shown
 
@@ -141,7 +141,7 @@ def roles(settings: EvaluateSettings) -> tuple[str, ...]:
 def services(settings: EvaluateSettings) -> tuple[str, ...]:
     """The services that policies, their tools and the reading of answers ask."""
     tools = tool_services(prompt_with(settings.agent_recipe, settings.tools).tools)
-    geocodes = ("geocoder",) if settings.geocode or reads_addresses(settings.agent_recipe) else ()
+    geocodes = ("answer_geocoder",) if settings.geocode or reads_addresses(settings.agent_recipe) else ()
     return tuple(dict.fromkeys(("chat", *geocodes, *tools)))
 
 
@@ -153,7 +153,7 @@ def open_context(settings: EvaluateSettings, setup: WorkerSetup) -> WorkerContex
         Chat(connections.chat),
         connections.trained is not None,
         open_toolbox(connections, setup.lake.state),
-        RecallingGeocoder(connections.geocoder, setup.responses()),
+        open_recalling(connections.answer_geocoder, setup.responses()),
         RewardServices(connections, RewardSettings(verifier=settings.verifier)),
         trained_pixels(setup.lake.read("models", columns=["model_id", "config_json"])),
     )

@@ -145,6 +145,13 @@ def country_names(text: str) -> frozenset[str]:
     return spellings(text) | (_countries()[1][code] if code else frozenset())
 
 
+@lru_cache(maxsize=300)
+def country_title(code: str) -> str:
+    """The English name of a country by its ISO code."""
+    table = country_names_table()
+    return str(table.filter(table["country"] == code)["name"].first() or code)
+
+
 def same_country(a: str, b: str) -> bool:
     """Whether two texts name one country."""
     known_a, known_b = country_code(a), country_code(b)
@@ -263,7 +270,8 @@ def _cities(code: str, least: int = 0) -> tuple[dict[str, frozenset[int]], dict[
     return index, names_of
 
 
-def _cities_named(name: str, code: str | None) -> set[int]:
+def cities_named(name: str, code: str | None) -> set[int]:
+    """GeoNames ids of the cities of 15,000 people and more that a text may name."""
     scope = [(code, 0)] if code else [(one, _KNOWN_ALONE) for one in sorted(_gazetteer())]
     return {city for one, least in scope for form in spellings(name) for city in _cities(one, least)[0].get(form, ())}
 
@@ -277,7 +285,7 @@ def same_city(a: str, b: str, country_code: str | None = None) -> bool:
     forms = [_without_region(name, code) for name in (a, b)]
     if forms != [a, b] and spellings(forms[0]) & spellings(forms[1]):
         return True
-    return any(_cities_named(one, code) & _cities_named(two, code) for one, two in ((a, b), (forms[0], forms[1])))
+    return any(cities_named(one, code) & cities_named(two, code) for one, two in ((a, b), (forms[0], forms[1])))
 
 
 @lru_cache(maxsize=20_000)
@@ -287,7 +295,7 @@ def city_names(name: str, country_code: str | None) -> frozenset[str]:
     if code is None:
         return forms
     known = _cities(code)[1]
-    return forms.union(*(known[city] for city in _cities_named(name, code)))
+    return forms.union(*(known[city] for city in cities_named(name, code)))
 
 
 def _without_region(name: str, code: str | None) -> str:

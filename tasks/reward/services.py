@@ -17,8 +17,9 @@ from numpy.typing import ArrayLike, NDArray
 from schemas.messages import Message, json_object
 from schemas.settings.reward import RewardSettings
 from tasks.reward.levels import Aliases, Level, Verifier
-from tasks.services import Chat, Connections, Geocoder
+from tasks.services import Chat, Connections
 from tasks.services.errors import ServiceError
+from tasks.services.geocoder import open_geocoder
 
 T = TypeVar("T")
 
@@ -107,12 +108,7 @@ class RewardServices:
         with self._lock:
             if name not in self._clients:
                 of = self._connections
-                kinds = {
-                    "geocoder": (Geocoder, of.geocoder),
-                    "chat": (Chat, of.chat),
-                }
-                make, connection = kinds[name]
-                self._clients[name] = make(connection)
+                self._clients[name] = Chat(of.chat) if name == "chat" else open_geocoder(of.answer_geocoder)
             return self._clients[name]
 
     def _ask(self, work: Coroutine[Any, Any, T]) -> T:

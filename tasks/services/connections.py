@@ -114,6 +114,7 @@ class Connections:
     maps: Connection
     trained: ChatConnection | None = None
     tool_geocoder: Connection | None = None
+    answer_geocoder: Connection | None = None  # none: the packaged gazetteer
     tools: ToolsSettings = field(default_factory=ToolsSettings)  # whether tools ask these services at all
     world_maps: Connection | None = None
 
@@ -201,7 +202,7 @@ def connect(
     if trained is not None:
         endpoints["trained"] = trained
     every = Models(models, endpoints)
-    names = ("mapillary", "geocoder", "search", "stac", "maps", "tool_geocoder", "world_maps")
+    names = ("mapillary", "geocoder", "search", "stac", "maps", "tool_geocoder", "answer_geocoder", "world_maps")
     connections = Connections(
         chat=ChatConnection.of(chat, every),
         tools=services.tools,

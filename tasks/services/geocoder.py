@@ -1,15 +1,14 @@
-"""Names to coordinates and back, over the protocols of Nominatim, Google and OpenCage.
-
-Google and OpenCage are asked by the agents' tools only, and give what Nominatim gives (SpotAgent A.2).
-"""
+"""Names to coordinates and back: by the protocols of Nominatim, Photon, Google and OpenCage, or by the packaged
+gazetteer, which asks nobody. All give the same (SpotAgent A.2)."""
 
 import json
 import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from schemas.settings.services import ToolGeocoderEndpoint
-from tasks.geo.names import region_names_by_code
+from tasks.geo.geocode import Place, find_places
+from tasks.geo.labels import labels_of
+from tasks.geo.names import country_title, region_names_by_code
 from tasks.services.calls import server_of
 from tasks.services.errors import HttpResponse, Kind, ServiceError, safe_url
 from tasks.services.http import ServiceClient, key_header
@@ -110,24 +109,53 @@ class Geocoder(ServiceClient):
         )
 
 
-class RecallingGeocoder(Geocoder):
-    """The geocoder, but for what it was asked before on a lake: after a kill nothing is asked twice."""
-
-    def __init__(self, connection: Connection, store: Responses, **http_options: Any) -> None:
-        super().__init__(connection, **http_options)
-        self._store, self._server = store, server_of(connection.endpoint.base_url)
+class GazetteerGeocoder:
+    """The packaged table of places and outlines in place of a service."""
 
     async def search(self, query: str, limit: int = 5) -> list[GeocodeCandidate]:
+        """The places that an address may mean, best first; none is an empty list."""
+        return [_of_gazetteer(place) for place in find_places(query, limit)]
+
+    async def reverse(self, lat: float, lon: float, zoom: int = 18) -> Address | None:
+        """The address of a point, or None where there is none (the sea)."""
+        row = labels_of([lat], [lon]).row(0, named=True)
+        if row["country_code"] is None:
+            return None
+        return Address(row["country"], row["country_code"], row["region"] or "", row["city"] or "")
+
+    async def close(self) -> None:
+        """Nothing is open."""
+
+
+def _of_gazetteer(place: Place) -> GeocodeCandidate:
+    country = country_title(place.country)
+    city = place.name if place.is_town else ""
+    shown = ", ".join(dict.fromkeys(name for name in (place.name, place.region, country) if name))
+    return GeocodeCandidate(
+        place.lat, place.lon, place.name, shown, country, place.country, place.region, city, place.weight
+    )
+
+
+class RecallingGeocoder:
+    """A geocoder, but for what it was asked before on a lake: after a kill nothing is asked twice."""
+
+    def __init__(self, geocoder: "AnyGeocoder", store: Responses, server: str) -> None:
+        self._geocoder, self._store, self._server = geocoder, store, server
+
+    async def search(self, query: str, limit: int = 5) -> list[GeocodeCandidate]:
+        """The places a name may mean, best first; none is an empty list."""
+
         async def ask() -> bytes:
-            found = await super(RecallingGeocoder, self).search(query, limit)
-            return json.dumps([asdict(one) for one in found]).encode()
+            return json.dumps([asdict(one) for one in await self._geocoder.search(query, limit)]).encode()
 
         kept = await ask_once(self._store, "geocoder", digest_key(self._server, "search", query, limit), ask)
         return [GeocodeCandidate(**one) for one in json.loads(kept)]
 
     async def reverse(self, lat: float, lon: float, zoom: int = 18) -> Address | None:
+        """The address of a point, or None where there is none."""
+
         async def ask() -> bytes:
-            found = await super(RecallingGeocoder, self).reverse(lat, lon, zoom)
+            found = await self._geocoder.reverse(lat, lon, zoom)
             return json.dumps(found and asdict(found)).encode()
 
         kept = await ask_once(self._store, "geocoder", digest_key(self._server, "reverse", lat, lon, zoom), ask)
@@ -157,16 +185,23 @@ class GoogleGeocoder(ServiceClient):
 
     async def search(self, query: str, limit: int = 5) -> list[GeocodeCandidate]:
         """The places a name may mean, best first; none is an empty list."""
-        params = {"address": query, "language": "en", "key": "".join(self._http.secrets)}
+        return await self._asked({"address": query}, limit)
+
+    async def _asked(self, question: dict[str, str], limit: int) -> list[GeocodeCandidate]:
+        params = {**question, "language": "en", "key": "".join(self._http.secrets)}
         value, response = await self._http.request_json("GET", "/maps/api/geocode/json", params=params)
         status = str(value.get("status")) if isinstance(value, dict) else ""
         if status == "ZERO_RESULTS":
             return []
         if status != "OK" or not isinstance(value.get("results"), list):
             kind = _GOOGLE_KINDS.get(status, "outage" if status else "bad_response")
-            raise ServiceError("tool_geocoder", kind, f"{status[:40]}: {safe_url(response.url)}", status=200)
+            raise ServiceError(self._http.service, kind, f"{status[:40]}: {safe_url(response.url)}", status=200)
         found = [self._candidate(row, place) for place, row in enumerate(value["results"][:limit])]
         return [one for one in found if one is not None]
+
+    async def reverse(self, lat: float, lon: float, zoom: int = 18) -> Address | None:
+        """The address of a point, or None where there is none (the sea)."""
+        return _address_of(await self._asked({"latlng": f"{lat:.7f},{lon:.7f}"}, 1))
 
     def _candidate(self, row: Any, place: int) -> GeocodeCandidate | None:
         geometry = row.get("geometry") if isinstance(row, dict) else None
@@ -199,6 +234,10 @@ class OpenCageGeocoder(ServiceClient):
         found = [self._candidate(row) for row in rows]
         return [one for one in found if one is not None]
 
+    async def reverse(self, lat: float, lon: float, zoom: int = 18) -> Address | None:
+        """The address of a point, or None where there is none (the sea)."""
+        return _address_of(await self.search(f"{lat:.7f},{lon:.7f}", 1))
+
     def _candidate(self, row: Any) -> GeocodeCandidate | None:
         point = _point(row.get("geometry") if isinstance(row, dict) else None)
         parts = row.get("components") if point is not None else None
@@ -213,19 +252,69 @@ class OpenCageGeocoder(ServiceClient):
         return GeocodeCandidate(*point, *names, confidence / 10 if isinstance(confidence, int | float) else 0.0)
 
 
-AnyGeocoder = Geocoder | GoogleGeocoder | OpenCageGeocoder
+class PhotonGeocoder(ServiceClient):
+    """Photon's API, as komoot serves it and anyone can."""
+
+    async def search(self, query: str, limit: int = 5) -> list[GeocodeCandidate]:
+        """The places a name may mean, best first; none is an empty list."""
+        return await self._asked("/api", {"q": query, "limit": limit, "lang": "en"})
+
+    async def reverse(self, lat: float, lon: float, zoom: int = 18) -> Address | None:
+        """The address of a point, or None where there is none (the sea)."""
+        return _address_of(await self._asked("/reverse", {"lat": f"{lat:.7f}", "lon": f"{lon:.7f}", "lang": "en"}))
+
+    async def _asked(self, path: str, params: dict[str, str | int]) -> list[GeocodeCandidate]:
+        value, response = await self._http.request_json("GET", path, params=params)
+        rows = value.get("features") if isinstance(value, dict) else None
+        if not isinstance(rows, list):
+            raise self._http.bad_response("no list under 'features'", response)
+        found = [self._candidate(row, place) for place, row in enumerate(rows)]
+        return [one for one in found if one is not None]
+
+    def _candidate(self, row: Any, place: int) -> GeocodeCandidate | None:
+        geometry = row.get("geometry") if isinstance(row, dict) else None
+        at = geometry.get("coordinates") if isinstance(geometry, dict) else None
+        point = _point({"lat": at[1], "lng": at[0]}) if isinstance(at, list) and len(at) == 2 else None
+        parts = row.get("properties") if point is not None else None
+        if point is None or not isinstance(parts, dict):
+            return None
+        is_town = parts.get("osm_key") == "place"
+        name = str(parts.get("name") or "")
+        city = _first(parts, ("city", "town", "village", "locality")) or (name if is_town else "")
+        region, country = _first(parts, ("state", "county")), str(parts.get("country") or "")
+        street = " ".join(str(parts[key]) for key in ("street", "housenumber") if parts.get(key))
+        shown = ", ".join(dict.fromkeys(one for one in (name or street, city, region, country) if one))
+        code = str(parts.get("countrycode") or "").upper()
+        return GeocodeCandidate(*point, name or street, shown, country, code, region, city, 1.0 / (place + 1))
 
 
-def open_geocoder(connection: Connection, **http_options: Any) -> AnyGeocoder:
-    """The geocoder that the endpoint speaks."""
-    endpoint = connection.endpoint
-    protocol = endpoint.protocol if isinstance(endpoint, ToolGeocoderEndpoint) else "nominatim"
-    kinds: dict[str, type[AnyGeocoder]] = {
-        "google": GoogleGeocoder,
-        "opencage": OpenCageGeocoder,
-        "nominatim": Geocoder,
-    }
-    return kinds[protocol](connection, **http_options)
+AnyGeocoder = Geocoder | GoogleGeocoder | OpenCageGeocoder | PhotonGeocoder | GazetteerGeocoder
+_CLIENTS: dict[str, type[Geocoder | GoogleGeocoder | OpenCageGeocoder | PhotonGeocoder]] = {
+    "nominatim": Geocoder,
+    "google": GoogleGeocoder,
+    "opencage": OpenCageGeocoder,
+    "photon": PhotonGeocoder,
+}
+
+
+def open_geocoder(connection: Connection | None, **http_options: Any) -> AnyGeocoder:
+    """The geocoder that the endpoint speaks; without one the packaged gazetteer."""
+    protocol = getattr(connection.endpoint, "protocol", "nominatim") if connection else "gazetteer"
+    if connection is None or protocol == "gazetteer":
+        return GazetteerGeocoder()
+    return _CLIENTS[protocol](connection, **http_options)
+
+
+def open_recalling(connection: Connection | None, store: Responses) -> GazetteerGeocoder | RecallingGeocoder:
+    """The same, with answers kept; the gazetteer's need not be."""
+    geocoder = open_geocoder(connection)
+    if connection is None or isinstance(geocoder, GazetteerGeocoder):
+        return GazetteerGeocoder()
+    return RecallingGeocoder(geocoder, store, server_of(connection.endpoint.base_url))
+
+
+def _address_of(found: list[GeocodeCandidate]) -> Address | None:
+    return Address(found[0].country, found[0].country_code, found[0].region, found[0].city) if found else None
 
 
 def _point(value: Any, lon_name: str = "lng") -> tuple[float, float] | None:

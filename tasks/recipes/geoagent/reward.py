@@ -261,7 +261,7 @@ def _reader_role(settings: RewardSettings) -> str | None:
 
 
 def _asks(settings: RewardSettings) -> tuple[str, ...]:
-    return (*(("geocoder",) if "spatial" in settings.terms else ()), *(("chat",) if _roles(settings) else ()))
+    return (*(("answer_geocoder",) if "spatial" in settings.terms else ()), *(("chat",) if _roles(settings) else ()))
 
 
 def _roles(settings: RewardSettings) -> tuple[str, ...]:

@@ -19,15 +19,15 @@ from tasks.agent.picture import stored_picture
 from tasks.agent.service_tools import open_toolbox, tool_services
 from tasks.agent.toolbox import Toolbox
 from tasks.lake.image_store import ImageStore
-from tasks.recipes.reading import located, named_point, reads_addresses
+from tasks.recipes.reading import AddressSearch, located, named_point, reads_addresses
 from tasks.recipes.recipe import RECIPES
 from tasks.recipes.smilegeo.estimate import Estimate
 from tasks.recipes.smilegeo.form import ASK, ROUND_WORDS
 from tasks.recipes.smilegeo.swarm import Outcome, Said, Swarm
 from tasks.runtime.labelled import labelled_pictures
 from tasks.runtime.runner import Inputs, Kept, Resources, Row, Stage, WorkerSetup, digest
-from tasks.services import Chat, Geocoder
-from tasks.services.geocoder import RecallingGeocoder
+from tasks.services import Chat
+from tasks.services.geocoder import open_recalling
 
 _ANSWERS = ("agents", "reviewers", "same_km", "context_chars", "temperature", "web_search")
 
@@ -77,13 +77,13 @@ class WorkerContext:
     images: ImageStore
     chat: Chat
     tools: Toolbox
-    geocoder: Geocoder
+    geocoder: AddressSearch
 
 
 def open_context(settings: EvaluateSettings, setup: WorkerSetup) -> WorkerContext:
     connections = setup.connections
     tools = open_toolbox(connections, setup.lake.state)
-    geocoder = RecallingGeocoder(connections.geocoder, setup.responses())
+    geocoder = open_recalling(connections.answer_geocoder, setup.responses())
     return WorkerContext(settings, setup.lake.images, Chat(connections.chat), tools, geocoder)
 
 
@@ -158,7 +158,7 @@ def swarm_roles(settings: EvaluateSettings) -> tuple[str, ...]:
 def swarm_services(settings: EvaluateSettings) -> tuple[str, ...]:
     """The services that agents and the reading of their answers ask."""
     search = tool_services(("search_web",)) if settings.swarm.web_search else ()
-    return ("chat", *search, *(("geocoder",) if reads_addresses(settings.agent_recipe) else ()))
+    return ("chat", *search, *(("answer_geocoder",) if reads_addresses(settings.agent_recipe) else ()))
 
 
 def _roles(settings: EvaluateSettings) -> tuple[str, ...]:
