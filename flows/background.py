@@ -32,10 +32,12 @@ from flows.servers import (
 )
 from schemas.errors import GeofixError
 from tasks.lake import Lake
+from tasks.lake.state import keep_private
 from tasks.runtime.identity import code_version
 
 ROOT = Path(__file__).resolve().parent.parent
 POOL = "geofix"
+WORKER = "prefect-worker"
 STOP_S = 10.0  # after it a process that was asked to end is killed
 
 logger = logging.getLogger("geofix.flows")
@@ -129,6 +131,7 @@ def up(options: RunOptions, lake: Lake) -> dict[str, Any]:
     if running_api(lake) is None:
         read_state(lake)  # one that is damaged would be overwritten, and its processes forgotten
         _start(options, lake)
+        keep_private(lake.state)
     state = read_state(lake)
     assert state is not None
     return asdict(state)
@@ -188,6 +191,7 @@ def _start(options: RunOptions, lake: Lake) -> None:
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
+                umask=-1 if name == WORKER else 0o077,  # what runs write into the lake is as the user's umask says
                 pass_fds=[listen_socket.fileno()] if listen_socket else [],
             )
         state.processes[name] = {"pid": process.pid, "started": start_time(process.pid)}
@@ -203,7 +207,7 @@ def _start(options: RunOptions, lake: Lake) -> None:
     if config.offline.serve and is_free(config.offline.port):
         with listen_on(config.offline.port) as listen_socket:  # or a run that begins now could take it meanwhile
             launch("offline-world", offline_command(config.offline, config.offline.port), listen_socket)
-    launch("prefect-worker", [*prefect, "worker", "start", "--pool", POOL, "--type", "process"])
+    launch(WORKER, [*prefect, "worker", "start", "--pool", POOL, "--type", "process"])
 
 
 def _deploy(folder: Path, prefect: list[str], environment: dict[str, str], options: dict[str, Any]) -> dict[str, str]:

@@ -18,7 +18,7 @@ from tasks.lake.image_store import ImageStore
 from tasks.lake.location import Location
 from tasks.lake.names import KEY_FILE, Names
 from tasks.lake.reading import check_files, damaged, damaged_commits, first_line, reading, scan_table
-from tasks.lake.state import state_folder
+from tasks.lake.state import keep_private, state_folder
 from tasks.lake.table_schema import check_stored_schema, stored_name
 from tasks.lake.writes import Commit, TableWrites, contract_of, is_full, no_space, write_error
 
@@ -43,6 +43,7 @@ class Lake(TableWrites):
         self._checked: set[str] = set()  # ids of tables whose columns are known to fit the contract
         if not read_only:  # a disk that is full or write-protected can still be looked at
             self._refuse_unwritable()
+        keep_private(self.state)
 
     @property
     def uri(self) -> str:
@@ -133,8 +134,9 @@ class Lake(TableWrites):
 
     def _refuse_unwritable(self) -> None:
         try:
-            folder = self.state if self._location.folder is None else self._location.folder / "tables"
-            folder.mkdir(mode=0o700 if folder == self.state else 0o777, parents=True, exist_ok=True)
+            if self._location.folder is not None:
+                (self._location.folder / "tables").mkdir(parents=True, exist_ok=True)
+            self.state.mkdir(mode=0o700, parents=True, exist_ok=True)
             probe = f".writable-{uuid.uuid4().hex}"
             self.blobs.put(probe, b"geofix")
             self.blobs.delete(probe)
