@@ -38,7 +38,9 @@ def run_ingest(file: Path, call: Call) -> int:
         raise ConfigError(_by_options(str(error), call)) from error
     path = file.expanduser()
     try:
-        found = survey_table(path, config.ingest, PlanStrata(config.plan))
+        with shown_progress(call) as shown:
+            shown.phase(f"reading {path.name}")
+            found = survey_table(path, config.ingest, PlanStrata(config.plan))
         dataset = dataset_name(path, config.ingest)
         if (Path(config.lake).expanduser() / "tables").is_dir():  # else there is nothing it could replace
             check_dataset(Lake(config.lake), found, dataset, config.ingest, config.plan)
