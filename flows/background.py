@@ -37,7 +37,7 @@ from tasks.runtime.identity import code_version
 
 ROOT = Path(__file__).resolve().parent.parent
 POOL = "geofix"
-WORKER = "prefect-worker"
+SERVER, WORKER = "prefect-server", "prefect-worker"
 STOP_S = 10.0  # after it a process that was asked to end is killed
 
 logger = logging.getLogger("geofix.flows")
@@ -128,13 +128,26 @@ def up(options: RunOptions, lake: Lake) -> dict[str, Any]:
     """
     if not (ROOT / "prefect.yaml").exists():
         raise GeofixError(f"there is no prefect.yaml in {ROOT}: `geofix up` runs from a checkout of geofix")
-    if running_api(lake) is None:
-        read_state(lake)  # one that is damaged would be overwritten, and its processes forgotten
+    state = read_state(lake)
+    if state is None or not _serves(state, lake):
         _start(options, lake)
         keep_private(lake.state)
-    state = read_state(lake)
+        state = read_state(lake)
     assert state is not None
     return asdict(state)
+
+
+def _serves(state: UpState, lake: Lake) -> bool:
+    """Whether the server answers. Of one that is gone, the worker and the offline world are ended: new ones follow."""
+    server, health = state.processes.get(SERVER), f"{state.api}/health"
+    if answers(health):
+        return True
+    if server is not None and start_time(int(server["pid"])) == server["started"] and answers(health, START_S):
+        return True  # it was busy
+    stopped, _ = down(lake)
+    if stopped:
+        logger.warning("the Prefect server of an earlier `up` is gone; ended what it left: %s", ", ".join(stopped))
+    return False
 
 
 def down(lake: Lake) -> tuple[list[str], list[str]]:
@@ -199,7 +212,7 @@ def _start(options: RunOptions, lake: Lake) -> None:
         state.write(state_file(lake))
         return process
 
-    server = launch("prefect-server", [*prefect, "server", "start", "--host", "127.0.0.1", "--port", str(port)])
+    server = launch(SERVER, [*prefect, "server", "start", "--host", "127.0.0.1", "--port", str(port)])
     wait_until_healthy(server, f"{api}/health", folder / "prefect-server.log", "the Prefect server")
     _say([*prefect, "work-pool", "create", POOL, "--type", "process", "--overwrite"], environment)
     state.deployments = _deploy(folder, prefect, environment, deployed_options(options, lake))
