@@ -86,7 +86,7 @@ def existing_lake(call: Call, *, read_only: bool = False) -> Lake:
 
 def maintain_lake(call: Call, dry_run: bool) -> int:
     """Do the maintenance and print what it freed."""
-    lake = existing_lake(call)
+    lake = existing_lake(call, read_only=True)  # a full disk does not keep it from freeing some
     done = maintain(lake, call.options().resolve().maintain, dry_run)
     freed = sum(one.bytes for one in done)
     if call.as_json:

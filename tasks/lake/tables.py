@@ -1,5 +1,6 @@
 """The lake: Delta tables by contract, and the image store beside them. How tables are written is in `writes.py`."""
 
+import errno
 import json
 import uuid
 from collections.abc import Sequence
@@ -69,6 +70,10 @@ class Lake(TableWrites):
             return next(iter(self.blobs.list("tables")), None) is not None
         except LakeError as error:
             raise LakeError(f"lake '{self.uri}' cannot be read: {self._problem(error)}") from error
+
+    def is_full(self) -> bool:
+        """Whether the disk of a local lake has no space left for a commit."""
+        return self._location.folder is not None and is_full(str(self._location.folder))
 
     def name(self, *parts: str) -> str:
         """A name for what these parts identify, which tells nothing about them without this lake."""
@@ -148,6 +153,10 @@ class Lake(TableWrites):
         """Why the lake cannot be used, and what to do about it."""
         if isinstance(error, OSError) or self.blobs.is_local:
             cause = error if isinstance(error, OSError) else error.__cause__
+            if getattr(cause, "errno", None) == errno.ENOSPC:
+                return (
+                    "no space left on its disk; free some (`geofix maintain` deletes what nothing needs) and run again"
+                )
             return f"{getattr(cause, 'strerror', None) or error}; choose another with --lake"
         from tasks.lake.object_blobs import store_problem
 
@@ -203,8 +212,7 @@ class Lake(TableWrites):
 
     def _refuse_full_disk(self, name: str) -> None:
         # The library that writes tables ends in a panic there, and prints a page of it.
-        folder = self._location.folder
-        if folder is not None and is_full(str(folder)):
+        if self.is_full():
             raise no_space(name, self.uri)
 
 

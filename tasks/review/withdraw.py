@@ -73,12 +73,14 @@ def withdraw(lake: Lake, wanted: str, why: str, who: str) -> Withdrawal:
     met = images.filter(same) if met.height else met
     run_id, now = new_run_id("withdraw"), datetime.now(UTC)
     commit = Commit(run_id, 1, stage=STAGE, code_version=code_version())
-    _write_rules(lake, rule, value, met, why.strip(), who.strip(), now, commit)
     image_ids = sorted(set(met["image_id"]))
+    # Rows need space, which on a full disk the pictures have to give.
+    deleted = _delete(lake, _files(lake, met, image_ids)) if lake.is_full() else 0
+    _write_rules(lake, rule, value, met, why.strip(), who.strip(), now, commit)
     _look_again(lake, met, now, commit)
     files = _files(lake, met, image_ids)
     rows = _end_rows(lake, image_ids, f"{REASON}: {why.strip()}", commit)
-    deleted = sum(_delete(lake, sha256, extension) for sha256, extension in sorted(files))
+    deleted += _delete(lake, files)
     deleted += forget_pictures(lake, image_ids)
     for snapshot in lake.read("snapshots").to_dicts():
         renew_site(lake, snapshot)
@@ -185,12 +187,14 @@ def _files(lake: Lake, met: pl.DataFrame, image_ids: list[str]) -> set[tuple[str
     return {(sha256, extension) for sha256, extension in found if sha256 and extension in EXTENSIONS}
 
 
-def _delete(lake: Lake, sha256: str, extension: str) -> bool:
-    key = lake.images.key(sha256, extension)
-    there = lake.blobs.exists(key)
-    lake.blobs.delete(key)
-    lake.blobs.local(key).unlink(missing_ok=True)  # the copy of a remote lake on this machine
-    return there
+def _delete(lake: Lake, files: Iterable[tuple[str, str]]) -> int:
+    """How many there were."""
+    count = 0
+    for key in (lake.images.key(sha256, extension) for sha256, extension in sorted(files)):
+        count += lake.blobs.exists(key)
+        lake.blobs.delete(key)
+        lake.blobs.local(key).unlink(missing_ok=True)  # the copy of a remote lake on this machine
+    return count
 
 
 def trained_on(lake: Lake, image_ids: Iterable[str]) -> list[Model]:
