@@ -22,9 +22,10 @@ from schemas.extras import require_extras
 from schemas.settings.notify import Event
 from tasks.lake import Lake
 from tasks.runtime.outcome import StageResult, Tick
+from tasks.runtime.ray_start import check_temporary_folder
 from tasks.runtime.runner import Context
 from tasks.runtime.snapshots import Snapshot, approved_snapshot
-from tasks.runtime.stage import refuse_second_writers
+from tasks.runtime.stage import ColumnStage, refuse_second_writers
 from tasks.services import MissingKeys, connect
 from tasks.services.errors import safe_text
 from tasks.services.meter import ENDPOINTS, is_tracing
@@ -98,6 +99,8 @@ def check_before(config: Config, stages: Sequence[str]) -> None:
     """Say which keys these stages miss and what is wrong with their input before anything is started or written."""
     check_step_names(config.spread.stages)
     refuse_second_writers(step for stage in STAGES for step in steps_of(stage))
+    if any(not isinstance(step, ColumnStage) for stage in stages for step in steps_of(stage)):
+        check_temporary_folder(config.spread)
     roles = [role for _, role in roles_of(config, stages)]
     connect(config.services, os.environ, services_of(config, stages), config.models, roles)
     for stage in stages:

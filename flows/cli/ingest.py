@@ -20,6 +20,7 @@ from tasks.ingest import IngestResult, Survey, TableRefused, check_dataset, data
 from tasks.ingest.refusal import FIXES
 from tasks.lake import Lake
 from tasks.plan.strata import PlanStrata
+from tasks.runtime.ray_start import check_temporary_folder
 from tasks.services.errors import safe_text
 
 
@@ -36,6 +37,7 @@ def run_ingest(file: Path, call: Call) -> int:
         config = call.options().resolve()
     except ConfigError as error:
         raise ConfigError(_by_options(str(error), call)) from error
+    check_temporary_folder(config.spread)
     path = file.expanduser()
     try:
         with shown_progress(call) as shown:
