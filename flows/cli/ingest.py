@@ -51,7 +51,7 @@ def run_ingest(file: Path, call: Call) -> int:
     lake = Lake(config.lake)
     with shown_progress(call) as shown:
         shown.say(opening_words(found, dataset))
-        with prefect_ready(lake, shown, call.debug):
+        with prefect_ready(lake, shown, call.debug, config.flows.record_commands):
             result = _run_flow(found, call)
     if call.as_json:
         print_json({"lake": lake.uri, **result.to_dict(), "stages": [dataclasses.asdict(result.stage)]})
