@@ -17,6 +17,7 @@ from typing import Any
 import httpx
 import yaml
 
+from flows.deployment import deployment_tags
 from flows.options import RunOptions
 from flows.prefect_auth import CLIENT, lake_secret, read_secret, server_environment
 from flows.servers import (
@@ -28,6 +29,7 @@ from flows.servers import (
     listen_on,
     offline_command,
     socket_args,
+    start_time,
     wait_until_healthy,
 )
 from schemas.errors import GeofixError
@@ -37,6 +39,7 @@ from tasks.runtime.identity import code_version
 
 ROOT = Path(__file__).resolve().parent.parent
 POOL = "geofix"
+PORT = 4200  # Prefect's own
 SERVER, WORKER = "prefect-server", "prefect-worker"
 STOP_S = 10.0  # after it a process that was asked to end is killed
 
@@ -121,8 +124,10 @@ def resume_flow_runs(lake: Lake, snapshot: dict[str, Any]) -> list[str]:
         return []
 
 
-def up(options: RunOptions, lake: Lake) -> dict[str, Any]:
+def up(options: RunOptions, lake: Lake, port: int | None = None) -> dict[str, Any]:
     """Start everything that is not running yet; returns addresses, processes and deployments.
+
+    The Prefect server listens on this port, else on 4200, or where that is taken on any.
 
     Every deployment is given these options, so a flow run resolves the same settings as the command did.
     """
@@ -130,9 +135,11 @@ def up(options: RunOptions, lake: Lake) -> dict[str, Any]:
         raise GeofixError(f"there is no prefect.yaml in {ROOT}: `geofix up` runs from a checkout of geofix")
     state = read_state(lake)
     if state is None or not _serves(state, lake):
-        _start(options, lake)
+        _start(options, lake, port)
         keep_private(lake.state)
         state = read_state(lake)
+    elif port is not None and f":{port}/" not in state.api:
+        raise GeofixError(f"the Prefect server of this lake runs at {state.api} already; `geofix down` ends it")
     assert state is not None
     return asdict(state)
 
@@ -176,11 +183,13 @@ def deployed_options(options: RunOptions, lake: Lake) -> dict[str, Any]:
     return {name: value for name, value in given.items() if value}
 
 
-def _start(options: RunOptions, lake: Lake) -> None:
+def _start(options: RunOptions, lake: Lake, port: int | None = None) -> None:
     config = options.resolve()
+    if port is not None and not is_free(port):
+        raise GeofixError(f"--port {port}: another process listens there; choose another")
+    port = port or (PORT if is_free(PORT) else free_port())
     folder = state_file(lake).parent
     (folder / "prefect").mkdir(parents=True, exist_ok=True)
-    port = 4200 if is_free(4200) else free_port()
     api = f"http://127.0.0.1:{port}/api"
     environment = {
         **os.environ,
@@ -229,7 +238,8 @@ def _deploy(folder: Path, prefect: list[str], environment: dict[str, str], optio
     del project["build"]  # values from GEOFIX_* variables; here they come from the command
     schedules = {}
     for deployment in project["deployments"]:
-        deployment |= {"parameters": {"options": options}, "version": code_version()}
+        tags = deployment_tags(options["lake"], options["profile"])
+        deployment |= {"parameters": {"options": options}, "version": code_version(), "tags": tags}
         flow = deployment["entrypoint"].rpartition(".")[2]
         planned = deployment.get("schedules", [])
         for one in planned:
@@ -265,19 +275,6 @@ def _say(command: list[str], environment: dict[str, str]) -> None:
     if done.returncode:
         last = (done.stderr.strip() or done.stdout.strip()).splitlines()[-1:]
         raise GeofixError(f"`{' '.join(command[2:5])}` failed: {''.join(last)[:300]}")
-
-
-def start_time(pid: int) -> str | None:
-    """What tells a process from a later one with the same id: the boot and the moment of its start; None if it ended.
-
-    Also None where there is no /proc.
-    """
-    try:
-        state, *fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    except OSError:
-        return None
-    return None if state == "Z" else f"{boot} {fields[18]}"
 
 
 def stop_process(pid: int, started: str | None) -> bool:

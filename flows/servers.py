@@ -256,6 +256,19 @@ def _get(url: str, timeout_s: float = 2.0) -> bytes | None:
     return None
 
 
+def start_time(pid: int) -> str | None:
+    """What tells a process from a later one with the same id: the boot and the moment of its start; None if it ended.
+
+    Also None where there is no /proc.
+    """
+    try:
+        state, *fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return None
+    return None if state == "Z" else f"{boot} {fields[18]}"
+
+
 def is_free(port: int) -> bool:
     """Whether a server could listen on this loopback port."""
     try:

@@ -239,6 +239,7 @@ def bring_in_marks(call: Call, file: Path, reviewer: str | None) -> int:
 def serve_site(call: Call, reviewer: str | None, port: int, host: str, base_url: str | None) -> int:
     """Serve the newest snapshot's site until interrupted; with a base URL all reports."""
     from flows.cli.lake import existing_lake
+    from flows.served_reports import announce
     from tasks.review import newest_snapshot, renew_site
     from tasks.review.serve import serve
 
@@ -253,5 +254,6 @@ def serve_site(call: Call, reviewer: str | None, port: int, host: str, base_url:
     if base_url and not re.match(r"https?://[^\s?#/]+[^\s?#]*$", base_url):
         raise InputError(f"--base-url: given '{base_url}', but it must look like https://data.example/review")
     say = functools.partial(print, flush=True)
+    announce(lake, base_url or f"http://127.0.0.1:{port}")
     serve(lake, row["snapshot_id"], reviewer or getpass.getuser(), port, say, host, base_url)
     return DONE

@@ -4,9 +4,10 @@ Only the holder of the token, which is printed once, is answered. The first requ
 cookie; another page of the same browser cannot use it (SameSite=Strict), nor send marks (the origin is compared), nor
 ask by a name of its own that leads to this machine (the host is compared).
 
-With a base URL the server is behind a proxy and shows all reports of the lake there, those of every snapshot and stage:
-`flows.reports_url` with the same address makes Prefect's artifacts lead to it. Links from other sites bring the cookie
-along then (SameSite=Lax), and who has none is asked for the token.
+All reports of the lake are shown, each below the name of its snapshot or stage; one snapshot's at `/` as well. With a
+base URL the server is behind a proxy and shows them there: `flows.reports_url` with the same address makes Prefect's
+artifacts lead to it. Links from other sites bring the cookie along then (SameSite=Lax), and who has none is asked for
+the token.
 """
 
 import asyncio
@@ -71,7 +72,7 @@ logger = logging.getLogger("geofix.review")
 def make_app(
     lake: Lake, snapshot_id: str, token: str, reviewer: str, base_url: str | None = None, host: str = HOST
 ) -> Starlette:
-    """The application that serves one site, or with a base URL all reports."""
+    """The application that serves all reports, this snapshot's first."""
     prefix = urlsplit(base_url or "").path.rstrip("/")
     own_origin = "{0.scheme}://{0.netloc}".format(urlsplit(base_url)) if base_url else None
 
@@ -99,8 +100,8 @@ def make_app(
         to = request.query_params.get("to", "/")
         return signed_in(prefix + (to if re.fullmatch(r"(/[\w.-]+)*/?", to) else "/"))  # never to another site
 
-    def folder_of(name: str) -> Path | None:
-        return lake.blobs.pull(folder_key(name)).resolve() if _NAME.fullmatch(name) else None
+    def file_of(report: str, name: str) -> Path | None:
+        return _file_below(lake.blobs.pull(folder_key(report)).resolve(), name) if _NAME.fullmatch(report) else None
 
     async def start(request: Request) -> Response:
         if "token" in request.query_params:
@@ -119,11 +120,10 @@ def make_app(
         denied = refused(request)
         if denied is not None:
             return denied
-        name, rest = snapshot_id, request.path_params["path"]
-        if base_url:
-            name, _, rest = rest.partition("/")
-        folder = await run_in_threadpool(folder_of, name)
-        path = _file_below(folder, rest) if folder else None
+        wanted = request.path_params["path"]
+        report, _, rest = wanted.partition("/")
+        path = None if base_url else await run_in_threadpool(file_of, snapshot_id, wanted)
+        path = path or await run_in_threadpool(file_of, report, rest)
         if path is None:
             return PlainTextResponse("not found", 404)
         return FileResponse(path, media_type=_TYPES.get(path.suffix), headers={"Cache-Control": "no-cache"})
@@ -219,15 +219,19 @@ def make_app(
             answer.background = BackgroundTask(renew, request.path_params.get("snapshot", snapshot_id))
         return answer
 
-    site = "/{snapshot}" if base_url else ""
+    def routes_of(site: str) -> list[BaseRoute]:
+        return [
+            Route(f"{site}/marks", marks, methods=["POST"]),
+            Route(f"{site}/play/next", next_round),
+            Route(f"{site}/play/picture/{{round}}", played_picture),
+            Route(f"{site}/play/guess", guess, methods=["POST"]),
+            Route(f"{site}/images/{{folder}}/{{name}}", image),
+        ]
+
     routes: list[BaseRoute] = [
         Route("/", start),
-        *([Route("/sign-in", sign_in, methods=["POST"])] if base_url else []),
-        Route(f"{site}/marks", marks, methods=["POST"]),
-        Route(f"{site}/play/next", next_round),
-        Route(f"{site}/play/picture/{{round}}", played_picture),
-        Route(f"{site}/play/guess", guess, methods=["POST"]),
-        Route(f"{site}/images/{{folder}}/{{name}}", image),
+        *([Route("/sign-in", sign_in, methods=["POST"])] if base_url else routes_of("")),
+        *routes_of("/{snapshot}"),
         Route("/{path:path}", file),
     ]
     # Proxies pass the path on as it is, or without the part that led to this server.

@@ -104,6 +104,11 @@ def test_only_the_holder_of_the_token_is_served(site: tuple[Lake, dict[str, Any]
     long = "/" + "x" * 300
     for path in ("/..%2f..%2fnames.key", "/images/aa/names.key", "/data/nothing.js", "/index.html%00.png", long):
         assert client.get(path).status_code == 404, path
+    # Links of flow runs lead to any report, by the name of its snapshot or stage.
+    (lake.root / "reports/plan").mkdir()
+    (lake.root / "reports/plan/map.png").write_bytes(b"png")
+    assert client.get("/plan/map.png").content == b"png" and client.get("/plan/names.key").status_code == 404
+    assert client.get(f"/{row['snapshot_id']}/data/site.js").status_code == 200
     given, home = file_of(lake, row), {"origin": "http://127.0.0.1:8790"}
     assert client.post("/marks", json=given, headers={"origin": "http://elsewhere"}).status_code == 403
     done = client.post("/marks", json=given, headers=home).json()
