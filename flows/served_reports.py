@@ -15,6 +15,7 @@ def announce(lake: Lake, url: str) -> None:
     server = {"url": url, "pid": os.getpid(), "started": start_time(os.getpid())}
     with contextlib.suppress(OSError):  # a lake that can only be read
         lake.state.mkdir(mode=0o700, parents=True, exist_ok=True)
+        (lake.state / FILE).touch(0o600)
         (lake.state / FILE).write_text(json.dumps(server))
 
 

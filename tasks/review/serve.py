@@ -114,7 +114,10 @@ def make_app(
         if base_url:
             row = await run_in_threadpool(newest_snapshot, lake)
             return RedirectResponse(f"{prefix}/{row['snapshot_id'] if row else snapshot_id}/index.html", 303)
-        return FileResponse(lake.blobs.pull(folder_key(snapshot_id)).resolve() / "index.html")
+        path = await run_in_threadpool(file_of, snapshot_id, "index.html")
+        if path is None:
+            return PlainTextResponse(f"snapshot {snapshot_id} has no site: run `geofix review`", 404)
+        return FileResponse(path)
 
     async def file(request: Request) -> Response:
         denied = refused(request)

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from flows import artifacts
-from flows.served_reports import announce
+from flows.served_reports import FILE, announce
 from flows.session import Session
 from schemas.config import Config
 from tasks.lake import Lake
@@ -44,5 +44,6 @@ def test_reports_are_links_while_they_are_served(tmp_path: Path, monkeypatch: py
     assert session.report_address(key) == str(tmp_path / key)
     announce(session.lake, "http://127.0.0.1:8790")
     assert session.report_address(key) == "http://127.0.0.1:8790/44df/index.html"
+    assert (session.lake.state / FILE).stat().st_mode & 0o077 == 0
     monkeypatch.setattr("flows.served_reports.start_time", lambda pid: None)
     assert session.report_address(key) == str(tmp_path / key), "its server is gone"

@@ -117,6 +117,8 @@ def test_only_the_holder_of_the_token_is_served(site: tuple[Lake, dict[str, Any]
     start = (lake.root / "reports" / row["snapshot_id"] / "data" / "start.js").read_text()
     assert "5 of 6 marked pictures right" in start, "the site follows"
     assert client.post("/marks", json={"marks": 1}, headers=home).status_code == 400
+    (lake.root / "reports" / row["snapshot_id"] / "index.html").unlink()
+    assert (client.get("/").status_code, "run `geofix review`" in client.get("/").text) == (404, True)
 
 
 @pytest.mark.parametrize(
