@@ -69,7 +69,7 @@ def publish_counts(results: Sequence[StageResult]) -> None:
 def publish_report(stage: str, report: Report, address: Callable[[str], str]) -> None:
     """A stage's report: its page with the addresses of its pictures, and a link to each one that a browser can open."""
     places = {picture: address(f"reports/{stage}/{picture.name}") for picture in report.pictures}
-    listed = "".join(f"\n- {picture.name}: `{place}`" for picture, place in places.items())
+    listed = "".join(f"\n- {picture.name}: {markdown_place(place)}" for picture, place in places.items())
     create_markdown_artifact(
         key=f"report-{stage}", markdown=f"{report.markdown}\n{listed}\n", description=f"What {stage} made"
     )
@@ -80,14 +80,24 @@ def publish_report(stage: str, report: Report, address: Callable[[str], str]) ->
 def publish_verdict(verdict: str, report: str) -> None:
     """What checks and reviewer say of the snapshot."""
     create_markdown_artifact(
-        key="verdict", markdown=f"{verdict}\n\nIts report: `{report}`\n", description="Verdict of the review"
+        key="verdict",
+        markdown=f"{verdict}\n\nIts report: {markdown_place(report)}\n",
+        description="Verdict of the review",
     )
     _link("snapshot-report", report, "Report of the snapshot", "What the reviewer reads")
 
 
-def _link(key: str, place: str, text: str, about: str) -> None:
+def markdown_place(place: str) -> str:
     """A link, where a browser can follow it: none opens a file from a page of Prefect's."""
-    if place.startswith(("http://", "https://")):
+    return f"<{place}>" if _is_address(place) else f"`{place}`"
+
+
+def _is_address(place: str) -> bool:
+    return place.startswith(("http://", "https://"))
+
+
+def _link(key: str, place: str, text: str, about: str) -> None:
+    if _is_address(place):
         create_link_artifact(key=key, link=place, link_text=text, description=about)
 
 

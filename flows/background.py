@@ -17,6 +17,7 @@ from typing import Any
 import httpx
 import yaml
 
+from flows.deployment import deployment_tags
 from flows.options import RunOptions
 from flows.prefect_auth import CLIENT, lake_secret, read_secret, server_environment
 from flows.servers import (
@@ -28,14 +29,18 @@ from flows.servers import (
     listen_on,
     offline_command,
     socket_args,
+    start_time,
     wait_until_healthy,
 )
 from schemas.errors import GeofixError
 from tasks.lake import Lake
+from tasks.lake.state import keep_private
 from tasks.runtime.identity import code_version
 
 ROOT = Path(__file__).resolve().parent.parent
 POOL = "geofix"
+PORT = 4200  # Prefect's own
+SERVER, WORKER = "prefect-server", "prefect-worker"
 STOP_S = 10.0  # after it a process that was asked to end is killed
 
 logger = logging.getLogger("geofix.flows")
@@ -119,19 +124,37 @@ def resume_flow_runs(lake: Lake, snapshot: dict[str, Any]) -> list[str]:
         return []
 
 
-def up(options: RunOptions, lake: Lake) -> dict[str, Any]:
+def up(options: RunOptions, lake: Lake, port: int | None = None) -> dict[str, Any]:
     """Start everything that is not running yet; returns addresses, processes and deployments.
+
+    The Prefect server listens on this port, else on 4200, or where that is taken on any.
 
     Every deployment is given these options, so a flow run resolves the same settings as the command did.
     """
     if not (ROOT / "prefect.yaml").exists():
         raise GeofixError(f"there is no prefect.yaml in {ROOT}: `geofix up` runs from a checkout of geofix")
-    if running_api(lake) is None:
-        read_state(lake)  # one that is damaged would be overwritten, and its processes forgotten
-        _start(options, lake)
     state = read_state(lake)
+    if state is None or not _serves(state, lake):
+        _start(options, lake, port)
+        keep_private(lake.state)
+        state = read_state(lake)
+    elif port is not None and f":{port}/" not in state.api:
+        raise GeofixError(f"the Prefect server of this lake runs at {state.api} already; `geofix down` ends it")
     assert state is not None
     return asdict(state)
+
+
+def _serves(state: UpState, lake: Lake) -> bool:
+    """Whether the server answers. Of one that is gone, the worker and the offline world are ended: new ones follow."""
+    server, health = state.processes.get(SERVER), f"{state.api}/health"
+    if answers(health):
+        return True
+    if server is not None and start_time(int(server["pid"])) == server["started"] and answers(health, START_S):
+        return True  # it was busy
+    stopped, _ = down(lake)
+    if stopped:
+        logger.warning("the Prefect server of an earlier `up` is gone; ended what it left: %s", ", ".join(stopped))
+    return False
 
 
 def down(lake: Lake) -> tuple[list[str], list[str]]:
@@ -160,11 +183,13 @@ def deployed_options(options: RunOptions, lake: Lake) -> dict[str, Any]:
     return {name: value for name, value in given.items() if value}
 
 
-def _start(options: RunOptions, lake: Lake) -> None:
+def _start(options: RunOptions, lake: Lake, port: int | None = None) -> None:
     config = options.resolve()
+    if port is not None and not is_free(port):
+        raise GeofixError(f"--port {port}: another process listens there; choose another")
+    port = port or (PORT if is_free(PORT) else free_port())
     folder = state_file(lake).parent
     (folder / "prefect").mkdir(parents=True, exist_ok=True)
-    port = 4200 if is_free(4200) else free_port()
     api = f"http://127.0.0.1:{port}/api"
     environment = {
         **os.environ,
@@ -188,6 +213,7 @@ def _start(options: RunOptions, lake: Lake) -> None:
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
+                umask=-1 if name == WORKER else 0o077,  # what runs write into the lake is as the user's umask says
                 pass_fds=[listen_socket.fileno()] if listen_socket else [],
             )
         state.processes[name] = {"pid": process.pid, "started": start_time(process.pid)}
@@ -195,7 +221,7 @@ def _start(options: RunOptions, lake: Lake) -> None:
         state.write(state_file(lake))
         return process
 
-    server = launch("prefect-server", [*prefect, "server", "start", "--host", "127.0.0.1", "--port", str(port)])
+    server = launch(SERVER, [*prefect, "server", "start", "--host", "127.0.0.1", "--port", str(port)])
     wait_until_healthy(server, f"{api}/health", folder / "prefect-server.log", "the Prefect server")
     _say([*prefect, "work-pool", "create", POOL, "--type", "process", "--overwrite"], environment)
     state.deployments = _deploy(folder, prefect, environment, deployed_options(options, lake))
@@ -203,7 +229,7 @@ def _start(options: RunOptions, lake: Lake) -> None:
     if config.offline.serve and is_free(config.offline.port):
         with listen_on(config.offline.port) as listen_socket:  # or a run that begins now could take it meanwhile
             launch("offline-world", offline_command(config.offline, config.offline.port), listen_socket)
-    launch("prefect-worker", [*prefect, "worker", "start", "--pool", POOL, "--type", "process"])
+    launch(WORKER, [*prefect, "worker", "start", "--pool", POOL, "--type", "process"])
 
 
 def _deploy(folder: Path, prefect: list[str], environment: dict[str, str], options: dict[str, Any]) -> dict[str, str]:
@@ -212,7 +238,8 @@ def _deploy(folder: Path, prefect: list[str], environment: dict[str, str], optio
     del project["build"]  # values from GEOFIX_* variables; here they come from the command
     schedules = {}
     for deployment in project["deployments"]:
-        deployment |= {"parameters": {"options": options}, "version": code_version()}
+        tags = deployment_tags(options["lake"], options["profile"])
+        deployment |= {"parameters": {"options": options}, "version": code_version(), "tags": tags}
         flow = deployment["entrypoint"].rpartition(".")[2]
         planned = deployment.get("schedules", [])
         for one in planned:
@@ -248,19 +275,6 @@ def _say(command: list[str], environment: dict[str, str]) -> None:
     if done.returncode:
         last = (done.stderr.strip() or done.stdout.strip()).splitlines()[-1:]
         raise GeofixError(f"`{' '.join(command[2:5])}` failed: {''.join(last)[:300]}")
-
-
-def start_time(pid: int) -> str | None:
-    """What tells a process from a later one with the same id: the boot and the moment of its start; None if it ended.
-
-    Also None where there is no /proc.
-    """
-    try:
-        state, *fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    except OSError:
-        return None
-    return None if state == "Z" else f"{boot} {fields[18]}"
 
 
 def stop_process(pid: int, started: str | None) -> bool:

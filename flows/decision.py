@@ -8,7 +8,7 @@ import hashlib
 import itertools
 import logging
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import polars as pl
 from prefect import State, suspend_flow_run
@@ -22,7 +22,7 @@ from prefect.input import RunInput
 from prefect.states import Completed
 from pydantic import Field
 
-from flows.artifacts import publish_verdict
+from flows.artifacts import markdown_place, publish_verdict
 from flows.order import REVIEW
 from flows.session import Session
 from flows.states import REJECTED, WAITING
@@ -38,8 +38,8 @@ logger = logging.getLogger("geofix.flows")
 class Decision(RunInput):
     """The form of a flow run that waits for the reviewer."""
 
-    approve: bool = Field(
-        title="Approve", description="on: training may use this snapshot, the run goes on; off: it is rejected"
+    decision: Literal["approve", "reject"] = Field(  # without a default: a form that is sent unread decides nothing
+        title="Decision", description="approve: training may use this snapshot, the run goes on; reject: it ends here"
     )
     why: str = Field(title="Reason", description="the reason, kept with the snapshot", min_length=1)
     reviewer: str = Field(title="Reviewer", description="who decides, kept with the snapshot", min_length=1)
@@ -112,7 +112,7 @@ def snapshot_approved(session: Session) -> State[list[StageResult]] | None:
 def resume_waiting(lake: Lake, snapshot: dict[str, Any]) -> list[str]:
     """Resume the flow runs that are suspended for this snapshot, which is decided; returns their names."""
     decision = {
-        "approve": snapshot["status"] == "approved",
+        "decision": "approve" if snapshot["status"] == "approved" else "reject",
         "why": snapshot["why"] or f"{snapshot['status']} with geofix",
         "reviewer": snapshot["reviewer"],
         "overrule": not snapshot["checks_passed"],
@@ -172,7 +172,7 @@ def _say_what_for(pause: Pause, session: Session, snapshot: dict[str, Any]) -> N
 
 
 def _decide(lake: Lake, snapshot_id: str, decision: Decision) -> dict[str, Any]:
-    if decision.approve:
+    if decision.decision == "approve":
         return approve(lake, snapshot_id, decision.reviewer, decision.why, force=decision.overrule)
     return reject(lake, snapshot_id, decision.reviewer, decision.why)
 
@@ -192,8 +192,8 @@ def _snapshot(lake: Lake) -> dict[str, Any]:
 
 def _description(session: Session, snapshot: dict[str, Any], refused: str) -> str:
     said = f"\n\nThe last decision was not taken: {refused}" if refused else ""
-    report = session.report_address(snapshot["report"])
-    return f"Snapshot `{snapshot['snapshot_id']}` {checks_text(snapshot)}. Its report: `{report}`{said}"
+    report = markdown_place(session.report_address(snapshot["report"]))
+    return f"Snapshot `{snapshot['snapshot_id']}` {checks_text(snapshot)}. Its report: {report}{said}"
 
 
 def _this_run() -> FlowRun | None:

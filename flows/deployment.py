@@ -27,7 +27,7 @@ def deployment_values(
     recipe: str | None = None,
     schedules: str | None = None,
 ) -> dict[str, Any]:
-    """The build step of prefect.yaml: `options`, `schedules` and `version` of every deployment.
+    """The build step of prefect.yaml: `options`, `tags`, `schedules` and `version` of every deployment.
 
     What is wrong ends `prefect deploy` with one line: of any other exception it prints the whole traceback.
     """
@@ -56,9 +56,15 @@ def _values(
     options.model_copy(update={"config": None}).resolve()  # names of profile and recipe; the file is on the workers
     return {
         "options": options.model_dump(exclude_none=True, exclude_defaults=True),
+        "tags": deployment_tags(lake, profile),
         "schedules": schedules == "on",
         "version": code_version(),
     }
+
+
+def deployment_tags(lake: str | None, profile: str | None) -> list[str]:
+    """By which Prefect's pages are filtered; flow runs have those of their deployment."""
+    return [f"lake:{lake}", f"profile:{profile}"]
 
 
 def require_absolute_lake(options: RunOptions) -> None:

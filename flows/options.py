@@ -72,7 +72,9 @@ class RunOptions(BaseModel):
                 f"options.lake: given '{self.lake}', but this deployment works on '{base.lake}' and on no other lake; "
                 "leave the field out, or deploy the flow for that lake (`geofix up --lake`)"
             )
-        return base.model_copy(update={**given, "overrides": [*base.overrides, *self.overrides]})
+        own = self.overrides  # of a run that was suspended they hold the deployment's already
+        overrides = own if own[: len(base.overrides)] == base.overrides else [*base.overrides, *own]
+        return base.model_copy(update={**given, "overrides": overrides})
 
     def resolve(self) -> Config:
         """The configuration these options amount to."""

@@ -55,7 +55,8 @@ class Server:
         if self._process is not None:
             return
         display.get().phase(f"starting {self._name}")
-        self._log.parent.mkdir(parents=True, exist_ok=True)
+        self._log.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._log.touch(0o600)
         with self._log.open("ab") as output:
             self._process = subprocess.Popen(
                 self._command + socket_args(self._listen_socket),
@@ -64,6 +65,7 @@ class Server:
                 stdin=subprocess.PIPE,  # closes when this process ends in any way; the server ends then
                 stdout=output,
                 stderr=output,
+                umask=0o077,  # Prefect's database holds secrets
                 start_new_session=True,  # Ctrl-C goes to this process only: the server stops when the work is saved
             )
         self._close_socket()  # only the server holds it now: when it ends, connections are refused at once
@@ -252,6 +254,19 @@ def _get(url: str, timeout_s: float = 2.0) -> bytes | None:
     with contextlib.suppress(OSError), opener.open(url, timeout=timeout_s) as answer:
         return bytes(answer.read(10_000)) if answer.status == 200 else None
     return None
+
+
+def start_time(pid: int) -> str | None:
+    """What tells a process from a later one with the same id: the boot and the moment of its start; None if it ended.
+
+    Also None where there is no /proc.
+    """
+    try:
+        state, *fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return None
+    return None if state == "Z" else f"{boot} {fields[18]}"
 
 
 def is_free(port: int) -> bool:

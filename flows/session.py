@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote
+from uuid import UUID
 
 from flows.deployment import keys_from_blocks, require_absolute_lake
 from flows.display import Display, display
@@ -16,15 +17,17 @@ from flows.offered import check_models, refuse_unpriced
 from flows.options import RunOptions
 from flows.order import REVIEW, STAGES, check_of, check_step_names, roles_of, services_of, steps_of
 from flows.pools import RunPools
+from flows.served_reports import served_address
 from flows.servers import check_offline_world, offline_world
 from schemas.config import Config
 from schemas.extras import require_extras
 from schemas.settings.notify import Event
 from tasks.lake import Lake
 from tasks.runtime.outcome import StageResult, Tick
+from tasks.runtime.ray_start import check_temporary_folder
 from tasks.runtime.runner import Context
 from tasks.runtime.snapshots import Snapshot, approved_snapshot
-from tasks.runtime.stage import refuse_second_writers
+from tasks.runtime.stage import ColumnStage, refuse_second_writers
 from tasks.services import MissingKeys, connect
 from tasks.services.errors import safe_text
 from tasks.services.meter import ENDPOINTS, is_tracing
@@ -85,8 +88,8 @@ class Session:
             self.metrics.tick(tick)
 
     def report_address(self, key: str) -> str:
-        """Where people open a file of the lake's `reports`: on the configured web server, else where it lies."""
-        url = self.config.flows.reports_url
+        """Where people open a file of the lake's `reports`: on a web server that shows them, else where it lies."""
+        url = self.config.flows.reports_url or served_address(self.lake)
         return f"{url.rstrip('/')}/{quote(key.removeprefix('reports/'))}" if url else self.lake.blobs.uri(key)
 
     def notify(self, event: Event, message: str, snapshot_id: str | None = None) -> None:
@@ -98,6 +101,8 @@ def check_before(config: Config, stages: Sequence[str]) -> None:
     """Say which keys these stages miss and what is wrong with their input before anything is started or written."""
     check_step_names(config.spread.stages)
     refuse_second_writers(step for stage in STAGES for step in steps_of(stage))
+    if any(not isinstance(step, ColumnStage) for stage in stages for step in steps_of(stage)):
+        check_temporary_folder(config.spread)
     roles = [role for _, role in roles_of(config, stages)]
     connect(config.services, os.environ, services_of(config, stages), config.models, roles)
     for stage in stages:
@@ -122,6 +127,7 @@ def open_session(options: RunOptions, stages: Sequence[str]) -> Iterator[Session
 
     options, deployed = _over_deployment(options)
     config = options.resolve()
+    _label_run(options, config)
     results: list[StageResult] = []
     if is_tracing():
         require_extras(f"{ENDPOINTS[0]} is set: sending traces", "trace")
@@ -149,6 +155,20 @@ def _run_names() -> dict[str, str]:
     from prefect.runtime import flow_run
 
     return {"flow": flow_run.flow_name or "", "flow_run_id": str(flow_run.id or "")}
+
+
+def _label_run(options: RunOptions, config: Config) -> None:
+    """Show the flow run by flow, lake and date, and with the options it works with, its deployment's among them."""
+    from prefect.client.orchestration import get_client
+    from prefect.runtime import flow_run
+
+    if not flow_run.id:
+        return
+    lake = "/".join(config.lake.rstrip("/").split("/")[-2:])
+    parameters = {**(flow_run.parameters or {}), "options": options.model_dump(exclude_defaults=True)}
+    name = f"{flow_run.flow_name} {lake} {flow_run.scheduled_start_time:%Y-%m-%d %H:%M}"
+    with get_client(sync_client=True) as client:
+        client.update_flow_run(UUID(flow_run.id), name=name, parameters=parameters)
 
 
 def _over_deployment(options: RunOptions) -> tuple[RunOptions, bool]:

@@ -132,6 +132,6 @@ def looked(checkout: Path, lake: Path) -> Any:
 
 def _log(lake: Path) -> str:
     """The log of the Prefect runs on this lake, which were started from the terminal."""
-    with contextlib.closing(sqlite3.connect(lake / ".state" / "prefect" / "prefect.db")) as database:
+    with contextlib.closing(sqlite3.connect(lake / ".state" / "prefect-private" / "prefect.db")) as database:
         lines = database.execute("select message from log where task_run_id is not null order by timestamp")
         return "\n".join(line for (line,) in lines)

@@ -4,6 +4,7 @@ import atexit
 import contextlib
 import errno
 import os
+import select
 import signal
 import sys
 import threading
@@ -17,8 +18,10 @@ if TYPE_CHECKING:
     from flows.options import RunOptions
 
 DONE, FAILED, USAGE, FAILED_ROWS = 0, 1, 2, 3
+PIPE_CLOSED = 128 + signal.SIGPIPE  # as of a program that the signal ends
 # Sent by a terminal's Ctrl-C, by schedulers and the system, and by a terminal that closes.
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+PROXIES, LOOPBACK = ("http_proxy", "https_proxy", "all_proxy"), "127.0.0.1,localhost,::1"
 REMEDIES = {
     errno.ENOSPC: "; free some space and run the same command again",
     errno.EDQUOT: "; free some space and run the same command again",
@@ -63,6 +66,7 @@ class UsageError(Exception):
 
 def run_command(call: Call, action: Callable[[], int]) -> NoReturn:
     """Run the action and exit with its code, or say in one line why it failed."""
+    _exempt_loopback_from_proxies()
     asked: list[int] = []
 
     def end(number: int, frame: object) -> None:
@@ -81,15 +85,30 @@ def run_command(call: Call, action: Callable[[], int]) -> NoReturn:
     except KeyboardInterrupt:
         interrupted, code = True, 128 + (asked[-1] if asked else signal.SIGINT)
         _say("interrupted: finished work is saved; run the same command again to continue")
+    except BrokenPipeError as error:
+        code = PIPE_CLOSED if _stdout_is_closed() else _report(call, error)
     except Exception as error:  # noqa: BLE001 - the last guard: every error ends as one line and an exit code
         code = _report(call, error)
     atexit.register(_end_at_once_if_asked, code)
-    with contextlib.suppress(OSError):  # the terminal may be gone
+    try:
         sys.stdout.flush()
         sys.stderr.flush()
+    except OSError:  # the terminal may be gone, or the program that read the output, such as `head`
+        if _stdout_is_closed():
+            code = PIPE_CLOSED
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python tries again at its end, and says so
     if interrupted:
         os._exit(code)  # threads of Prefect and Ray would keep a second Ctrl-C waiting
     raise SystemExit(code)
+
+
+def _exempt_loopback_from_proxies() -> None:
+    """A proxy cannot reach this machine's own servers; Prefect's client and the lake's would ask it for them."""
+    if not any(name.lower() in PROXIES for name in os.environ):
+        return
+    given = os.environ.get("no_proxy", os.environ.get("NO_PROXY", ""))
+    if given.strip() != "*" and LOOPBACK not in given:
+        os.environ["NO_PROXY"] = os.environ["no_proxy"] = f"{given},{LOOPBACK}".lstrip(",")
 
 
 def _end_at_once_if_asked(code: int) -> None:
@@ -97,6 +116,15 @@ def _end_at_once_if_asked(code: int) -> None:
     with contextlib.suppress(ValueError):  # not in the main thread
         for number in ENDING:
             signal.signal(number, lambda *_: os._exit(code))
+
+
+def _stdout_is_closed() -> bool:
+    """Whether standard output is a pipe that none reads any more."""
+    with contextlib.suppress(OSError, ValueError):  # it may be no file, as in tests
+        poll = select.poll()
+        poll.register(sys.stdout.fileno(), select.POLLOUT)
+        return any(event & select.POLLERR for _, event in poll.poll(0))
+    return False
 
 
 def _say(text: str) -> None:

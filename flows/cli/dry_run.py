@@ -1,9 +1,11 @@
 """`--dry-run`: what a stage of the pipeline would cost, and what fits on the GPUs, without doing any of it."""
 
 import os
+import tempfile
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import polars as pl
@@ -46,7 +48,7 @@ def dry_run(call: Call, stage: str) -> int:
     """Print what is pending in each step of a stage, and what it would cost; no service is asked."""
     config = call.options().resolve()
     check_before(config, [stage])
-    lake = existing_lake(call)
+    lake = existing_lake(call, read_only=True)
     if stage == "collect" and lake.read("places", columns=["place_id"]).is_empty():
         raise GeofixError(f"no places are planned in lake '{lake.uri}': run `geofix plan` first")
     session, declared = Session(config, lake), steps_of(stage)
@@ -175,7 +177,7 @@ def plan_dry_run(call: Call) -> int:
     """Draw the plan without writing it, and show it: quotas, what plan.focus weighs and adds, and the maps."""
     config = call.options().resolve()
     check_before(config, ["plan"])
-    lake = Lake(config.lake)
+    lake = Lake(config.lake, read_only=True)
     inputs, settings = open_inputs(PLAN, lake), config.plan
     places, refusals = PLAN.compute(inputs, settings)
     focus = last_focus(inputs, settings) if settings.focus else None
@@ -185,6 +187,10 @@ def plan_dry_run(call: Call) -> int:
         pl.lit(None, pl.String).alias(name) for name in PLAN_COLUMNS if name not in places.columns
     )
     folder = lake.blobs.local("reports/plan-dry-run")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError:  # a lake that can only be read
+        folder = Path(tempfile.mkdtemp(prefix="geofix-plan-"))
     made = write_report(shown.select(PLAN_COLUMNS), settings, folder, focus)
     if call.as_json:
         counts = {"places": places.height, "new": new, "refused": refusals.height}
@@ -205,7 +211,7 @@ def train_dry_run(call: Call, size: str | None = None) -> int:
     """
     config = call.options().resolve()
     check_before(config, ["train"])
-    lake = existing_lake(call)
+    lake = existing_lake(call, read_only=True)
     samples = lake.read("samples")
     if samples.is_empty():
         raise GeofixError(

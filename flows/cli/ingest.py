@@ -20,6 +20,7 @@ from tasks.ingest import IngestResult, Survey, TableRefused, check_dataset, data
 from tasks.ingest.refusal import FIXES
 from tasks.lake import Lake
 from tasks.plan.strata import PlanStrata
+from tasks.runtime.ray_start import check_temporary_folder
 from tasks.services.errors import safe_text
 
 
@@ -36,9 +37,12 @@ def run_ingest(file: Path, call: Call) -> int:
         config = call.options().resolve()
     except ConfigError as error:
         raise ConfigError(_by_options(str(error), call)) from error
+    check_temporary_folder(config.spread)
     path = file.expanduser()
     try:
-        found = survey_table(path, config.ingest, PlanStrata(config.plan))
+        with shown_progress(call) as shown:
+            shown.phase(f"reading {path.name}")
+            found = survey_table(path, config.ingest, PlanStrata(config.plan))
         dataset = dataset_name(path, config.ingest)
         if (Path(config.lake).expanduser() / "tables").is_dir():  # else there is nothing it could replace
             check_dataset(Lake(config.lake), found, dataset, config.ingest, config.plan)
@@ -47,7 +51,7 @@ def run_ingest(file: Path, call: Call) -> int:
     lake = Lake(config.lake)
     with shown_progress(call) as shown:
         shown.say(opening_words(found, dataset))
-        with prefect_ready(lake, shown, call.debug):
+        with prefect_ready(lake, shown, call.debug, config.flows.record_commands):
             result = _run_flow(found, call)
     if call.as_json:
         print_json({"lake": lake.uri, **result.to_dict(), "stages": [dataclasses.asdict(result.stage)]})

@@ -15,7 +15,7 @@ from flows.cli.printing import one_line, print_json
 from schemas.errors import InputError, LakeError
 from schemas.tables import TABLES
 from tasks.lake import Lake
-from tasks.lake.backup import copy_lake
+from tasks.lake.backup import check_backup, copy_lake
 from tasks.lake.maintain import maintain
 from tasks.lake.migrate import migrate, pending_migrations
 from tasks.lake.trace import trace
@@ -86,7 +86,7 @@ def existing_lake(call: Call, *, read_only: bool = False) -> Lake:
 
 def maintain_lake(call: Call, dry_run: bool) -> int:
     """Do the maintenance and print what it freed."""
-    lake = existing_lake(call)
+    lake = existing_lake(call, read_only=True)  # a full disk does not keep it from freeing some
     done = maintain(lake, call.options().resolve().maintain, dry_run)
     freed = sum(one.bytes for one in done)
     if call.as_json:
@@ -127,7 +127,9 @@ def restore_lake(call: Call, source: str, quick: bool) -> int:
     lake = Lake(call.options().resolve().lake, read_only=True)
     if lake.existing():
         raise InputError(f"there is a lake at {lake.uri} already; name an empty place with --lake")
-    return _copied(call, Lake(source, read_only=True), lake, quick)
+    backup = Lake(source, read_only=True)
+    check_backup(backup)
+    return _copied(call, backup, lake, quick)
 
 
 def _copied(call: Call, source: Lake, target: Lake, quick: bool) -> int:

@@ -88,8 +88,9 @@ def _run(call: Call, name: str, wanted: "PaperTable", roles: dict[str, str], pla
         from schemas.paper_tables import load_paper
         from tasks.lake import Lake
 
-        lake = Lake(call.options().resolve().lake)
-        with prefect_ready(lake, shown, call.debug):
+        config = call.options().resolve()
+        lake = Lake(config.lake)
+        with prefect_ready(lake, shown, call.debug, config.flows.record_commands):
             from flows.reproduce import Sweep
 
             sweep = Sweep(name, load_paper(name), wanted, call.options(), roles, places)

@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import getpass
 import re
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,7 +13,7 @@ import typer
 from flows.cli.command import DONE, Call, UsageError
 from flows.cli.options import command
 from flows.cli.printing import print_json, program
-from schemas.errors import InputError, NotFound
+from schemas.errors import InputError, LakeUnwritable, NotFound
 
 if TYPE_CHECKING:
     from tasks.lake import Lake
@@ -180,7 +181,7 @@ def withdraw(
     from flows.cli.lake import existing_lake
     from tasks.review.withdraw import withdraw as take_out
 
-    lake = existing_lake(call)
+    lake = existing_lake(call, read_only=True)  # a full disk does not keep it from freeing some
     done = take_out(lake, what, why, who or getpass.getuser())
     if call.as_json:
         print_json(dataclasses.asdict(done))
@@ -238,16 +239,21 @@ def bring_in_marks(call: Call, file: Path, reviewer: str | None) -> int:
 def serve_site(call: Call, reviewer: str | None, port: int, host: str, base_url: str | None) -> int:
     """Serve the newest snapshot's site until interrupted; with a base URL all reports."""
     from flows.cli.lake import existing_lake
+    from flows.served_reports import announce
     from tasks.review import newest_snapshot, renew_site
     from tasks.review.serve import serve
 
-    lake = existing_lake(call)
+    lake = existing_lake(call, read_only=True)
     row = newest_snapshot(lake)
     if row is None:
         raise NotFound("there is no snapshot to show yet; run: geofix review")
-    renew_site(lake, row)
+    try:
+        renew_site(lake, row)
+    except (LakeUnwritable, OSError) as error:
+        print(f"geofix: the site is shown as it was made, and no mark is taken: {error}", file=sys.stderr)
     if base_url and not re.match(r"https?://[^\s?#/]+[^\s?#]*$", base_url):
         raise InputError(f"--base-url: given '{base_url}', but it must look like https://data.example/review")
     say = functools.partial(print, flush=True)
+    announce(lake, base_url or f"http://127.0.0.1:{port}")
     serve(lake, row["snapshot_id"], reviewer or getpass.getuser(), port, say, host, base_url)
     return DONE

@@ -27,7 +27,7 @@ def run_flow(name: str, call: Call, **parameters: Any) -> int:
         check_before(config, stages)
         check_snapshot(config, stages, call.snapshot)
         lake = Lake(config.lake)
-        with prefect_ready(lake, shown, call.debug):
+        with prefect_ready(lake, shown, call.debug, config.flows.record_commands):
             results = flow_of(name)(options=call.options(), **parameters)
     if call.as_json:
         from flows.cli.closing import closing_json
@@ -54,18 +54,19 @@ def shown_progress(call: Call) -> Iterator[Display]:
 
 
 @contextlib.contextmanager
-def prefect_ready(lake: "Lake", shown: Display, debug: bool = False) -> Iterator[None]:
+def prefect_ready(lake: "Lake", shown: Display, debug: bool = False, record: bool = False) -> Iterator[None]:
     """Prefect's settings in place, before it is imported, and its server reachable.
 
-    The server is the one that is configured, else the one `geofix up` started for this lake, else one of our own that
-    ends with this command. Prefect's own folder lies beside the lake, and its logs stay out of our lines. Standard
-    output is for the result alone: what Ray and Prefect print there goes to standard error.
+    The server is that of PREFECT_API_URL, else to `record` the one `geofix up` started for this lake, else one of our
+    own that ends with this command, with a database that `up` does not show. Prefect's own folder lies beside the lake,
+    and its logs stay out of our lines. Standard output is for the result alone: what Ray and Prefect print there goes
+    to standard error.
     """
     from flows.background import use_running_server
     from flows.prefect_auth import new_secret, server_environment
     from flows.servers import Server, listen_on
 
-    home = lake.state / "prefect"
+    home = lake.state / "prefect-private"
     home.mkdir(parents=True, exist_ok=True)
     os.environ.setdefault("PREFECT_HOME", str(home))
     os.environ.setdefault("PREFECT_LOGGING_LEVEL", "DEBUG" if debug else "CRITICAL")
@@ -74,7 +75,8 @@ def prefect_ready(lake: "Lake", shown: Display, debug: bool = False) -> Iterator
     if isinstance(shown, Reporter):
         shown.state = lake.state
     server = None
-    if use_running_server(lake) is None:
+    is_named = record or "PREFECT_API_URL" in os.environ
+    if not is_named or use_running_server(lake) is None:
         listen_socket = listen_on(0)
         port = listen_socket.getsockname()[1]
         api = f"http://127.0.0.1:{port}/api"

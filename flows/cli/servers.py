@@ -1,6 +1,7 @@
 """Commands that start and stop servers: up, down, offline."""
 
 import shlex
+from typing import Annotated
 
 import typer
 
@@ -15,7 +16,7 @@ GROUP = "Servers and more"
 def register(app: typer.Typer) -> None:
     """The commands."""
     base.register(app)
-    command(app, GROUP, ["geofix up", "geofix up --lake /data/lake --profile production"])(up)
+    command(app, GROUP, ["geofix up", "geofix up --lake /data/lake --profile production --port 4300"])(up)
     command(app, GROUP, ["geofix down", "geofix down --lake /data/lake"])(down)
     # Its options are those of the server, which also explains them.
     app.command(
@@ -25,7 +26,13 @@ def register(app: typer.Typer) -> None:
     )(offline)
 
 
-def up(call: Call) -> int:
+def up(
+    call: Call,
+    port: Annotated[
+        int | None,
+        typer.Option(min=1, max=65535, show_default="4200, or any that is free", help="Of the Prefect server."),
+    ] = None,
+) -> int:
     """Start a Prefect server, a worker, the schedules and the offline world, in the background."""
     from flows import background
     from flows.prefect_auth import secret_file
@@ -33,7 +40,7 @@ def up(call: Call) -> int:
 
     options = call.options()
     lake = Lake(options.resolve().lake)
-    state = background.up(options, lake)
+    state = background.up(options, lake, port)
     if call.as_json:
         print_json(state)
         return DONE

@@ -10,7 +10,7 @@ import typer
 
 from flows.cli.command import Call
 from flows.cli.options import command
-from schemas.errors import GeofixError
+from schemas.errors import GeofixError, InputError
 from schemas.extras import require_extras
 
 GROUP = "Servers and more"
@@ -26,7 +26,9 @@ class Engine(StrEnum):
 
 def register(app: typer.Typer) -> None:
     """The command."""
-    command(app, GROUP, ["geofix serve newest", "geofix serve /models/mine --engine vllm --port 8000"])(serve)
+    command(
+        app, GROUP, ["geofix serve newest --key-env MY_KEY", "geofix serve /models/mine --engine vllm --port 8000"]
+    )(serve)
 
 
 def serve(
@@ -40,18 +42,27 @@ def serve(
     port: Annotated[int, typer.Option(min=1, max=65535)] = 8761,
     threads: Annotated[int, typer.Option(min=1, help="CPU threads of the embedded engine.")] = 1,
     max_context: Annotated[int, typer.Option(min=64, help="Tokens of prompt and answer together.")] = 32_768,
+    key_env: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Environment variable with the key that clients send as a Bearer token."),
+    ] = None,
 ) -> int:
     """Serve a trained model in OpenAI's protocol until stopped."""
+    if key_env and not os.environ.get(key_env):
+        raise InputError(f"--key-env {key_env}: this environment variable is not set; it holds the key")
     if engine is Engine.embedded:
         require_extras("geofix serve", "train")
     folder = _folder(call, model)
     if engine is Engine.vllm:
+        if key_env:
+            os.environ["VLLM_API_KEY"] = os.environ[key_env]  # a command line can be read by every user
         return _vllm(folder, port, max_context)
     from infra.serve.server import main
 
     print(f"{folder.name} at http://127.0.0.1:{port}/v1, until Ctrl-C", flush=True)
     options = ["--model", str(folder), "--port", str(port), "--threads", str(threads)]
-    return main([*options, "--max-context", str(max_context)])
+    key = ["--key-env", key_env] if key_env else []
+    return main([*options, "--max-context", str(max_context), *key])
 
 
 def _folder(call: Call, model: str) -> Path:

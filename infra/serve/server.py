@@ -25,6 +25,7 @@ from infra.serve.request import ChatRequest, Refused, conversation, read_request
 from schemas.extras import MissingExtra, require_extras
 from schemas.settings.endpoint import is_loopback
 from tasks.agent.tagged import split_calls
+from tasks.runtime.request_deadline import REQUEST_S, DeadlineProtocol
 
 if TYPE_CHECKING:
     from infra.serve.model import Answer, Model, Question
@@ -88,8 +89,8 @@ class Service:
 
     def _check_key(self, request: Request) -> None:
         _check_sender(request, self._host)
-        given = request.headers.get("authorization", "").removeprefix("Bearer ").encode()
-        if self._key is not None and not hmac.compare_digest(given, self._key.encode()):
+        given = request.headers.get("authorization", "").encode()
+        if self._key is not None and not hmac.compare_digest(given, f"Bearer {self._key}".encode()):
             raise Refused(401, "Incorrect API key provided", "invalid_api_key")
 
 
@@ -104,10 +105,14 @@ def _check_sender(request: Request, known: str) -> None:
 
 async def _body(request: Request) -> bytes:
     body = bytearray()
-    async for piece in request.stream():
-        body += piece
-        if len(body) > MAX_BODY_BYTES:
-            raise Refused(413, f"the request is larger than {MAX_BODY_BYTES} bytes", "too_large")
+    try:
+        async with asyncio.timeout(REQUEST_S):
+            async for piece in request.stream():
+                body += piece
+                if len(body) > MAX_BODY_BYTES:
+                    raise Refused(413, f"the request is larger than {MAX_BODY_BYTES} bytes", "too_large")
+    except TimeoutError:
+        raise Refused(408, f"the request did not come within {REQUEST_S:.0f} s", "timeout") from None
     return bytes(body)
 
 
@@ -199,6 +204,7 @@ def main(arguments: list[str] | None = None) -> int:
         return 1
     name = options.name or options.model.resolve().name
     app = served_app(options.model, name, options.threads, options.max_context, key)
-    config = uvicorn.Config(app, host="127.0.0.1", port=options.port, log_level="warning", access_log=False)
+    quiet: dict[str, Any] = {"log_level": "warning", "access_log": False}
+    config = uvicorn.Config(app, host="127.0.0.1", port=options.port, http=DeadlineProtocol, **quiet)
     serve_at(uvicorn.Server(config), options.listening_fd)
     return 0

@@ -26,6 +26,12 @@ class FlowSettings(Settings):
         description="how long a suspended pipeline waits for the reviewer before it fails",
         json_schema_extra=OPERATIONAL,
     )
+    record_commands: bool = Field(
+        False,
+        description="commands in the terminal are recorded by the Prefect server of `geofix up`, if it runs for the "
+        "lake; otherwise by one of their own that ends with them",
+        json_schema_extra=OPERATIONAL,
+    )
     reports_url: str | None = Field(
         None,
         pattern=r"^https?://[^\s?#]+$",

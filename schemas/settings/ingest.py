@@ -115,6 +115,9 @@ class IngestSettings(Settings):
     rows_at_a_time: int = Field(
         20_000, ge=1, le=1_000_000, json_schema_extra=OPERATIONAL, description="rows held in memory at once"
     )
+    max_rows: int = Field(
+        10_000_000, ge=1, json_schema_extra=OPERATIONAL, description="of a Parquet file; one with more is refused"
+    )
     picture: PictureRules = PictureRules()
     web: WebRules = WebRules()
 

@@ -25,7 +25,7 @@ from tasks.ingest.layouts import (
     listed,
 )
 from tasks.ingest.refusal import TableRefused
-from tasks.ingest.table import Table, check_parquet_types
+from tasks.ingest.table import Table, check_parquet
 
 _NAMED = (
     (MP16_PRO, re.compile(r"(?<![a-z0-9])mp[-_ ]?16")),
@@ -181,7 +181,7 @@ def check_columns(table: Table, layout: Layout, names: Mapping[str, str], settin
     if settings.images is not None and not Path(settings.images).expanduser().is_dir():
         raise TableRefused(f"--images {settings.images}: there is no such folder")
     if table.format == "parquet":
-        check_parquet_types(path, names, settings.check_ids)
+        check_parquet(path, names, settings)
 
 
 def passed_over(layout: Layout, table: Table) -> list[str]:

@@ -22,6 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from schemas.settings.ingest import IngestSettings
 from tasks.ingest.folder import COLUMNS, folder_rows
 from tasks.ingest.layouts import Layout
 from tasks.ingest.refusal import Refusal, TableRefused
@@ -436,13 +437,22 @@ def _parquet_columns(path: Path) -> list[str]:
     return list(names)
 
 
-def check_parquet_types(path: Path, names: Mapping[str, str], check_ids: bool) -> None:
-    """TableRefused for a column whose type cannot hold what the field of that name should."""
-    schema = pq.read_schema(path)
+def check_parquet(path: Path, names: Mapping[str, str], settings: IngestSettings) -> None:
+    """TableRefused for more rows than are allowed, and for a column that cannot hold what the field of its name should.
+
+    Other tables are as large as they look; a megabyte of Parquet may hold a hundred million rows.
+    """
+    metadata = pq.read_metadata(path)
+    if metadata.num_rows > settings.max_rows:
+        raise TableRefused(
+            f"{path}: holds {metadata.num_rows:,} rows, more than ingest.max_rows ({settings.max_rows:,}), and each "
+            f"may take a kilobyte of memory: split the file, or give --set ingest.max_rows={metadata.num_rows}"
+        )
+    schema = metadata.schema.to_arrow_schema()
     for name, column in names.items():
         kind = schema.field(column).type
         values = kind.value_type if pa.types.is_dictionary(kind) else kind
-        if name == "id" and check_ids and pa.types.is_floating(values):
+        if name == "id" and settings.check_ids and pa.types.is_floating(values):
             raise TableRefused(
                 f"{path}: column {column} stores ids as {kind}, which cannot hold long ids; export it again with "
                 f"text ids (pandas: dtype={{'{column}': str}})"

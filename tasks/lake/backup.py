@@ -6,14 +6,17 @@ killed leaves the one before it whole. What the lake has lost since, such as pic
 the backup too. Local state (answers of services, budgets) stays behind.
 """
 
+import os
 import shutil
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 
-from schemas.errors import InputError
+from schemas.errors import InputError, LakeError
 from tasks.lake.blobs import Blob, BlobMissing
 from tasks.lake.names import KEY_FILE
+from tasks.lake.reading import file_keys
 from tasks.lake.tables import Lake
 
 FOLDERS = ("images", "models", "reports", "tables")
@@ -58,6 +61,22 @@ def copy_lake(source: Lake, target: Lake, progress: Callable[[int, int], None] =
     for key in sorted(gone, key=lambda key: LOG not in key):
         target.blobs.delete(key)
     return Copied(len(copied), sum(blob.size for blob in copied), len(wanted) - len(new), len(gone))
+
+
+def check_backup(backup: Lake) -> None:
+    """Refuse one that leads out of its own folder, by a link or by a name in a table's log: it may be a stranger's."""
+    if backup.blobs.is_local:
+        for path in (backup.blobs.local(key) for key in (KEY_FILE, *FOLDERS)):
+            inside = (Path(top, name) for top, folders, files in os.walk(path) for name in (*folders, *files))
+            if link := next((one for one in (path, *inside) if one.is_symlink()), None):
+                raise InputError(f"{link} is a link, and a backup holds its files itself: nothing was restored")
+    for name in backup.existing():
+        try:
+            table = backup.delta(name)
+        except LakeError:
+            continue  # damaged, as the check after the copy says
+        if table is not None:
+            file_keys(name, table)
 
 
 def _check(source: Lake, target: Lake) -> None:

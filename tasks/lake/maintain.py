@@ -37,8 +37,6 @@ class Done:
 def maintain(lake: Lake, settings: MaintainSettings, dry_run: bool = False) -> list[Done]:
     """Do everything, or only say what would be done."""
     done: list[Done] = []
-    for name in lake.existing():
-        done += _table(lake, name, settings, dry_run)
     sweeps: dict[str, Iterator[Candidate]] = {
         "temporary files": old_temporaries(lake, settings.temporary_hours),
         "pictures that no row names": old_images(lake, settings.images_days),
@@ -52,6 +50,10 @@ def maintain(lake: Lake, settings: MaintainSettings, dry_run: bool = False) -> l
             if dry_run or one.delete():
                 count, freed = count + 1, freed + one.size
         done.append(Done("deleted", where, count, freed))
+    if lake.is_full():
+        logger.warning("no space left on the disk of %s: old files are deleted, tables are not compacted", lake.uri)
+    for name in lake.existing():  # after the sweeps, which need no space
+        done += _table(lake, name, settings, dry_run)
     return [one for one in done if one.count]
 
 
@@ -63,13 +65,14 @@ def _table(lake: Lake, name: str, settings: MaintainSettings, dry_run: bool) -> 
     try:
         sizes = table.get_add_actions(flatten=True).column("size_bytes").to_pylist()
         small = sum(size < settings.small_file_mb * 2**20 for size in sizes)
-        if small >= settings.least_files:
+        is_full = lake.is_full() and not dry_run
+        if small >= settings.least_files and not is_full:
             if not dry_run:
                 table.optimize.compact(target_size=settings.small_file_mb * 2**20)
             done.append(Done("compacted", f"files of table {name}", small))
         table = lake.delta(name)
         assert table is not None
-        if not dry_run and table.version() - _checkpoint(lake, name) >= CHECKPOINT_EVERY:
+        if not dry_run and not is_full and table.version() - _checkpoint(lake, name) >= CHECKPOINT_EVERY:
             table.create_checkpoint()
         done.append(vacuum(lake, name, settings.versions_days * 24, dry_run))
     except CommitFailedError:
@@ -93,7 +96,11 @@ def vacuum(lake: Lake, name: str, retention_hours: int, dry_run: bool = False) -
     files = table.vacuum(dry_run=True, **options)
     sizes = [found.size for file in files if (found := lake.blobs.find(f"tables/{name}/{file}")) is not None]
     if files and not dry_run:
-        table.vacuum(dry_run=False, **options)
+        if lake.is_full():  # a vacuum writes down that it begins
+            for file in files:
+                lake.blobs.delete(f"tables/{name}/{file}")
+        else:
+            table.vacuum(dry_run=False, **options)
     return Done("vacuumed", f"files of table {name}", len(files), sum(sizes))
 
 

@@ -29,8 +29,15 @@ class DamagedTable(LakeError):
 
 
 def file_keys(name: str, table: DeltaTable) -> list[str]:
-    """The keys of the Parquet files of a table's version, among the lake's blobs."""
-    return [f"tables/{name}/{unquote(uri.rpartition('/')[2])}" for uri in table.file_uris()]
+    """The keys of the Parquet files of a table's version, among the lake's blobs; all lie in the table's own folder."""
+    folder = unquote(table.table_uri.removeprefix("file://").rstrip("/"))
+    keys = []
+    for uri in map(unquote, table.file_uris()):
+        file = uri.removeprefix(f"{folder}/")
+        if "/" in unquote(file):
+            raise DamagedTable(f"table '{name}': its log names '{file[:120]}', which is not a file of its own folder")
+        keys.append(f"tables/{name}/{file}")
+    return keys
 
 
 def scan_table(table: DeltaTable) -> pl.LazyFrame:

@@ -1,5 +1,6 @@
 """The lake: Delta tables by contract, and the image store beside them. How tables are written is in `writes.py`."""
 
+import errno
 import json
 import uuid
 from collections.abc import Sequence
@@ -18,7 +19,7 @@ from tasks.lake.image_store import ImageStore
 from tasks.lake.location import Location
 from tasks.lake.names import KEY_FILE, Names
 from tasks.lake.reading import check_files, damaged, damaged_commits, first_line, reading, scan_table
-from tasks.lake.state import state_folder
+from tasks.lake.state import keep_private, state_folder
 from tasks.lake.table_schema import check_stored_schema, stored_name
 from tasks.lake.writes import Commit, TableWrites, contract_of, is_full, no_space, write_error
 
@@ -43,6 +44,7 @@ class Lake(TableWrites):
         self._checked: set[str] = set()  # ids of tables whose columns are known to fit the contract
         if not read_only:  # a disk that is full or write-protected can still be looked at
             self._refuse_unwritable()
+        keep_private(self.state)
 
     @property
     def uri(self) -> str:
@@ -68,6 +70,10 @@ class Lake(TableWrites):
             return next(iter(self.blobs.list("tables")), None) is not None
         except LakeError as error:
             raise LakeError(f"lake '{self.uri}' cannot be read: {self._problem(error)}") from error
+
+    def is_full(self) -> bool:
+        """Whether the disk of a local lake has no space left for a commit."""
+        return self._location.folder is not None and is_full(str(self._location.folder))
 
     def name(self, *parts: str) -> str:
         """A name for what these parts identify, which tells nothing about them without this lake."""
@@ -133,8 +139,9 @@ class Lake(TableWrites):
 
     def _refuse_unwritable(self) -> None:
         try:
-            folder = self.state if self._location.folder is None else self._location.folder / "tables"
-            folder.mkdir(mode=0o700 if folder == self.state else 0o777, parents=True, exist_ok=True)
+            if self._location.folder is not None:
+                (self._location.folder / "tables").mkdir(parents=True, exist_ok=True)
+            self.state.mkdir(mode=0o700, parents=True, exist_ok=True)
             probe = f".writable-{uuid.uuid4().hex}"
             self.blobs.put(probe, b"geofix")
             self.blobs.delete(probe)
@@ -146,6 +153,10 @@ class Lake(TableWrites):
         """Why the lake cannot be used, and what to do about it."""
         if isinstance(error, OSError) or self.blobs.is_local:
             cause = error if isinstance(error, OSError) else error.__cause__
+            if getattr(cause, "errno", None) == errno.ENOSPC:
+                return (
+                    "no space left on its disk; free some (`geofix maintain` deletes what nothing needs) and run again"
+                )
             return f"{getattr(cause, 'strerror', None) or error}; choose another with --lake"
         from tasks.lake.object_blobs import store_problem
 
@@ -201,8 +212,7 @@ class Lake(TableWrites):
 
     def _refuse_full_disk(self, name: str) -> None:
         # The library that writes tables ends in a panic there, and prints a page of it.
-        folder = self._location.folder
-        if folder is not None and is_full(str(folder)):
+        if self.is_full():
             raise no_space(name, self.uri)
 
 

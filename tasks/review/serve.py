@@ -1,15 +1,19 @@
 """Serves a snapshot's site on loopback: panoramas at full size, and marks go straight into the lake.
 
 Only the holder of the token, which is printed once, is answered. The first request carries it in the address and gets a
-cookie; another page of the same browser cannot use it (SameSite=Strict), nor send marks (the origin is compared).
+cookie; another page of the same browser cannot use it (SameSite=Strict), nor send marks (the origin is compared), nor
+ask by a name of its own that leads to this machine (the host is compared).
 
-With a base URL the server is behind a proxy and shows all reports of the lake there, those of every snapshot and stage:
-`flows.reports_url` with the same address makes Prefect's artifacts lead to it. Links from other sites bring the cookie
-along then (SameSite=Lax), and who has none is asked for the token.
+All reports of the lake are shown, each below the name of its snapshot or stage; one snapshot's at `/` as well. With a
+base URL the server is behind a proxy and shows them there: `flows.reports_url` with the same address makes Prefect's
+artifacts lead to it. Links from other sites bring the cookie along then (SameSite=Lax), and who has none is asked for
+the token.
 """
 
 import asyncio
+import contextlib
 import hmac
+import ipaddress
 import logging
 import os
 import re
@@ -23,6 +27,8 @@ from urllib.parse import parse_qs, quote, urlsplit
 from starlette.applications import Starlette
 from starlette.background import BackgroundTask
 from starlette.concurrency import run_in_threadpool
+from starlette.datastructures import Headers
+from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import (
     FileResponse,
@@ -33,14 +39,17 @@ from starlette.responses import (
     Response,
 )
 from starlette.routing import BaseRoute, Mount, Route
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from schemas.errors import GeofixError, InputError, LakeError, NotFound
+from schemas.settings.endpoint import is_loopback_host
 from tasks.lake import Lake
 from tasks.review.approval import newest_snapshot
 from tasks.review.marks import read_marks, store_marks
 from tasks.review.play import Game, read_guess
 from tasks.review.site import renew_site
 from tasks.review.site.build import folder_key
+from tasks.runtime.request_deadline import REQUEST_S, DeadlineProtocol
 from tasks.runtime.snapshots import find_snapshot
 
 HOST = "127.0.0.1"
@@ -60,8 +69,10 @@ _TYPES = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".
 logger = logging.getLogger("geofix.review")
 
 
-def make_app(lake: Lake, snapshot_id: str, token: str, reviewer: str, base_url: str | None = None) -> Starlette:
-    """The application that serves one site, or with a base URL all reports."""
+def make_app(
+    lake: Lake, snapshot_id: str, token: str, reviewer: str, base_url: str | None = None, host: str = HOST
+) -> Starlette:
+    """The application that serves all reports, this snapshot's first."""
     prefix = urlsplit(base_url or "").path.rstrip("/")
     own_origin = "{0.scheme}://{0.netloc}".format(urlsplit(base_url)) if base_url else None
 
@@ -89,8 +100,8 @@ def make_app(lake: Lake, snapshot_id: str, token: str, reviewer: str, base_url: 
         to = request.query_params.get("to", "/")
         return signed_in(prefix + (to if re.fullmatch(r"(/[\w.-]+)*/?", to) else "/"))  # never to another site
 
-    def folder_of(name: str) -> Path | None:
-        return lake.blobs.pull(folder_key(name)).resolve() if _NAME.fullmatch(name) else None
+    def file_of(report: str, name: str) -> Path | None:
+        return _file_below(lake.blobs.pull(folder_key(report)).resolve(), name) if _NAME.fullmatch(report) else None
 
     async def start(request: Request) -> Response:
         if "token" in request.query_params:
@@ -103,18 +114,20 @@ def make_app(lake: Lake, snapshot_id: str, token: str, reviewer: str, base_url: 
         if base_url:
             row = await run_in_threadpool(newest_snapshot, lake)
             return RedirectResponse(f"{prefix}/{row['snapshot_id'] if row else snapshot_id}/index.html", 303)
-        return FileResponse(lake.blobs.pull(folder_key(snapshot_id)).resolve() / "index.html")
+        path = await run_in_threadpool(file_of, snapshot_id, "index.html")
+        if path is None:
+            return PlainTextResponse(f"snapshot {snapshot_id} has no site: run `geofix review`", 404)
+        return FileResponse(path)
 
     async def file(request: Request) -> Response:
         denied = refused(request)
         if denied is not None:
             return denied
-        name, rest = snapshot_id, request.path_params["path"]
-        if base_url:
-            name, _, rest = rest.partition("/")
-        folder = await run_in_threadpool(folder_of, name)
-        path = (folder / rest).resolve() if folder else None
-        if folder is None or path is None or not path.is_relative_to(folder) or not path.is_file():
+        wanted = request.path_params["path"]
+        report, _, rest = wanted.partition("/")
+        path = None if base_url else await run_in_threadpool(file_of, snapshot_id, wanted)
+        path = path or await run_in_threadpool(file_of, report, rest)
+        if path is None:
             return PlainTextResponse("not found", 404)
         return FileResponse(path, media_type=_TYPES.get(path.suffix), headers={"Cache-Control": "no-cache"})
 
@@ -151,7 +164,7 @@ def make_app(lake: Lake, snapshot_id: str, token: str, reviewer: str, base_url: 
             return PlainTextResponse("marks are taken from this site only", 403)
         body = await _read_body(request, MOST_BYTES)
         if body is None:
-            return PlainTextResponse("too many marks at once", 413, {"Connection": "close"})
+            return PlainTextResponse("too many marks at once, or too slow", 413, {"Connection": "close"})
         site = request.path_params.get("snapshot", snapshot_id)
         try:
             given = read_marks(body)
@@ -209,29 +222,75 @@ def make_app(lake: Lake, snapshot_id: str, token: str, reviewer: str, base_url: 
             answer.background = BackgroundTask(renew, request.path_params.get("snapshot", snapshot_id))
         return answer
 
-    site = "/{snapshot}" if base_url else ""
+    def routes_of(site: str) -> list[BaseRoute]:
+        return [
+            Route(f"{site}/marks", marks, methods=["POST"]),
+            Route(f"{site}/play/next", next_round),
+            Route(f"{site}/play/picture/{{round}}", played_picture),
+            Route(f"{site}/play/guess", guess, methods=["POST"]),
+            Route(f"{site}/images/{{folder}}/{{name}}", image),
+        ]
+
     routes: list[BaseRoute] = [
         Route("/", start),
-        *([Route("/sign-in", sign_in, methods=["POST"])] if base_url else []),
-        Route(f"{site}/marks", marks, methods=["POST"]),
-        Route(f"{site}/play/next", next_round),
-        Route(f"{site}/play/picture/{{round}}", played_picture),
-        Route(f"{site}/play/guess", guess, methods=["POST"]),
-        Route(f"{site}/images/{{folder}}/{{name}}", image),
+        *([Route("/sign-in", sign_in, methods=["POST"])] if base_url else routes_of("")),
+        *routes_of("/{snapshot}"),
         Route("/{path:path}", file),
     ]
     # Proxies pass the path on as it is, or without the part that led to this server.
-    return Starlette(routes=[Mount(prefix, routes=routes), *routes] if prefix else routes)
+    return Starlette(
+        routes=[Mount(prefix, routes=routes), *routes] if prefix else routes,
+        middleware=[Middleware(KnownHost, host=host, base_url=base_url)],
+    )
+
+
+class KnownHost:
+    """Answers only who asks by loopback's names, by the address it listens on or by that of the base URL.
+
+    A page of another address can let its name lead here; where it listens on all addresses, it has no name.
+    """
+
+    def __init__(self, app: ASGIApp, host: str, base_url: str | None) -> None:
+        self._app, self._names = app, {host.lower(), urlsplit(base_url or "").hostname}
+        self._is_anywhere = host in ("0.0.0.0", "::")
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and not self._knows(Headers(scope=scope).get("host", "")):
+            refusal = PlainTextResponse("asked for by a name that is not this server's", 421)
+            await refusal(scope, receive, send)
+        else:
+            await self._app(scope, receive, send)
+
+    def _knows(self, given: str) -> bool:
+        try:
+            name = urlsplit(f"http://{given}").hostname or ""
+            if name in self._names or is_loopback_host(name):
+                return True
+            ipaddress.ip_address(name)
+        except ValueError:
+            return False
+        return self._is_anywhere
+
+
+def _file_below(folder: Path, name: str) -> Path | None:
+    try:
+        path = (folder / name).resolve()
+        return path if path.is_relative_to(folder) and path.is_file() else None
+    except (OSError, ValueError):  # too long, or with a null byte
+        return None
 
 
 async def _read_body(request: Request, most: int) -> bytes | None:
-    """The body; None if it is longer. One in chunks does not say its length."""
+    """The body; None if it is longer or does not come. One in chunks does not say its length."""
     body = b""
-    async for part in request.stream():
-        body += part
-        if len(body) > most:
-            return None
-    return body
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(REQUEST_S):
+            async for part in request.stream():
+                body += part
+                if len(body) > most:
+                    return None
+            return body
+    return None
 
 
 def serve(
@@ -243,7 +302,7 @@ def serve(
     token = os.environ.get(TOKEN) or secrets.token_urlsafe(24)
     if len(token) < FEWEST_LETTERS or not token.isascii() or not token.isprintable():
         raise InputError(f"{TOKEN}: a token has {FEWEST_LETTERS} letters or more; leave it unset to have one made")
-    app = make_app(lake, snapshot_id, token, reviewer, base_url)
+    app = make_app(lake, snapshot_id, token, reviewer, base_url, host)
     shown = token if TOKEN not in os.environ else f"${TOKEN}"
     say(f"{(base_url or f'http://{HOST}:{port}').rstrip('/')}/?token={shown}")
-    uvicorn.run(app, host=host, port=port, log_level="warning", access_log=False)
+    uvicorn.run(app, host=host, port=port, log_level="warning", access_log=False, http=DeadlineProtocol)

@@ -63,7 +63,9 @@ def withdraw(lake: Lake, wanted: str, why: str, who: str) -> Withdrawal:
     rule, value, met = _meant(images, wanted)
     run_id, now = new_run_id("withdraw"), datetime.now(UTC)
     commit = Commit(run_id, 1, stage=STAGE, code_version=code_version())
-    if rule != "image":  # first: a run that stores a picture from now on sees it, what was stored before is read here
+    if (
+        rule != "image" and not lake.is_full()
+    ):  # first: a run that stores a picture from now on sees it, what was stored before is read here
         _write_rules(lake, rule, value, met.clear(), why.strip(), who.strip(), now, commit)
         images = _pictures(lake)
         met = images.filter(pl.col(rule) == value)
@@ -72,11 +74,14 @@ def withdraw(lake: Lake, wanted: str, why: str, who: str) -> Withdrawal:
         pl.struct("source", "source_id").is_in(met.select(s=pl.struct("source", "source_id"))["s"].implode())
     )
     met = images.filter(same) if met.height else met
-    _write_rules(lake, rule, value, met, why.strip(), who.strip(), now, replace(commit, batch=2))
     image_ids = sorted(set(met["image_id"]))
+    files = list(met.select("sha256", "extension").iter_rows())
+    # Rows need space, which on a full disk the pictures have to give.
+    deleted = delete_files(lake, image_ids, files) if lake.is_full() else 0
+    _write_rules(lake, rule, value, met, why.strip(), who.strip(), now, replace(commit, batch=2))
     _look_again(lake, met, now, commit)
     rows = end_rows(lake, image_ids, f"{REASON}: {why.strip()}", commit)
-    deleted = delete_files(lake, image_ids, met.select("sha256", "extension").iter_rows())
+    deleted += delete_files(lake, image_ids, files)
     deleted += forget_pictures(lake, image_ids)
     for snapshot in lake.read("snapshots").to_dicts():
         renew_site(lake, snapshot)

@@ -33,10 +33,13 @@ ENVIRONMENT = {
     "RAY_DEDUP_LOGS": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
+    "RAY_COLOR_PREFIX": "0",  # its lines go into logs as well
     "RAY_prestart_worker_first_driver": "0",  # workers without the setup hook below could not be used
     "RAY_gcs_server_port_wait_time_s": "60",  # half a minute is too short for a machine under heavy load
 }
 STARTS = 2  # of a private Ray: a start that was too slow finds its files in the page cache the second time
+SOCKET_BYTES = 107  # of the name of a Unix socket, on Linux
+LONGEST_SOCKET = "ray/session_2026-01-01_00-00-00_000000_{pid}/sockets/plasma_store"  # of a private Ray, in its folder
 CONNECT_S = 10.0
 ANSWER_S = 30.0
 CLIENT = "ray://"
@@ -251,8 +254,21 @@ def folder_of(pid: int) -> Path:
     return Path(tempfile.gettempdir()) / f"geofix-ray-{os.getuid()}" / str(pid)
 
 
+def check_temporary_folder(settings: SpreadSettings) -> None:
+    """GeofixError where the names of a private Ray's sockets would be longer than the system allows.
+
+    Ray says so too, but only when it starts, which is long after the command did.
+    """
+    longest = folder_of(os.getpid()) / LONGEST_SOCKET.format(pid=os.getpid())
+    if settings.address is None and len(os.fsencode(longest)) > SOCKET_BYTES:
+        raise GeofixError(
+            f"the name of the temporary folder {tempfile.gettempdir()} is too long for the sockets of Ray: set TMPDIR "
+            "to another one, such as TMPDIR=/tmp"
+        )
+
+
 def _own_folder() -> Path:
-    """A folder with a short name (Ray's socket paths are limited to 107 bytes). Removes those of ended processes."""
+    """A folder with a short name, for Ray's sockets. Removes those of ended processes."""
     own = folder_of(os.getpid())
     own.parent.mkdir(mode=0o700, exist_ok=True)
     for other in own.parent.iterdir():

@@ -25,6 +25,7 @@ def stage_lock(lake: Lake, stage: str, sleep: Callable[[float], None] = time.sle
     path = lake.state / f"{stage}.lock"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch(0o600)
         file = path.open("a+")
     except OSError as error:
         raise LakeError(

@@ -109,7 +109,7 @@ def test_a_decision_that_cannot_be_taken_is_asked_again_with_the_reason(
 ) -> None:
     said = {"why": "known gap", "reviewer": "Ada"}
     deployed = Deployed(
-        monkeypatch, Decision(approve=True, **said), Decision(approve=True, overrule=True, **said)
+        monkeypatch, Decision(decision="approve", **said), Decision(decision="approve", overrule=True, **said)
     )  # fmt: skip
     here = session(tmp_path, "pending", passed=False)
     assert snapshot_approved(here) is None
@@ -123,7 +123,7 @@ def test_a_decision_that_cannot_be_taken_is_asked_again_with_the_reason(
 
 
 def test_a_rejection_in_the_form_ends_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    Deployed(monkeypatch, Decision(approve=False, why="blurred", reviewer="Ada"))
+    Deployed(monkeypatch, Decision(decision="reject", why="blurred", reviewer="Ada"))
     here = session(tmp_path, "pending")
     state = snapshot_approved(here)
     assert state is not None and state.name == "Rejected"
@@ -133,4 +133,12 @@ def test_a_rejection_in_the_form_ends_the_run(tmp_path: Path, monkeypatch: pytes
 @pytest.mark.parametrize("missing", [{"why": ""}, {"reviewer": ""}])
 def test_the_form_wants_a_reason_and_a_name(missing: dict[str, str]) -> None:
     with pytest.raises(ValueError, match="at least 1 character"):
-        Decision(**{"approve": True, "why": "good", "reviewer": "Ada", **missing})  # type: ignore[arg-type]
+        Decision(**{"decision": "approve", "why": "good", "reviewer": "Ada", **missing})  # type: ignore[arg-type]
+
+
+def test_a_form_that_is_sent_without_a_decision_decides_nothing() -> None:
+    with pytest.raises(ValueError, match="decision\\n  Field required"):
+        Decision(why="looks good", reviewer="Ada")  # type: ignore[call-arg]
+    schema = Decision.model_json_schema()
+    assert schema["properties"]["decision"]["enum"] == ["approve", "reject"] and "decision" in schema["required"]
+    assert "default" not in schema["properties"]["decision"]

@@ -38,6 +38,7 @@ def test_options_of_a_flow_run_add_to_those_of_its_deployment() -> None:
         "/data/lake", "production", None, "3c44bc07",
     )  # fmt: skip
     assert (merged.resolve().plan.places, merged.resolve().plan.seed) == (9, 3)
+    assert merged.on_top_of(deployed) == merged, "a run that was suspended is given the merged ones"
 
 
 def test_the_lake_of_a_deployment_is_fixed() -> None:
@@ -54,7 +55,7 @@ def test_the_lake_of_a_deployment_is_fixed() -> None:
 def test_a_deployment_is_made_with_required_values_only() -> None:
     found = deployment_values(lake="s3://bucket/lake", profile="production", recipe="", config="", schedules="")
     assert found["options"] == {"lake": "s3://bucket/lake", "profile": "production"}
-    assert found["schedules"] is False
+    assert found["schedules"] is False and found["tags"] == ["lake:s3://bucket/lake", "profile:production"]
     assert deployment_values("/data/lake", "offline", "/etc/own.yaml", schedules="on")["schedules"] is True
 
 

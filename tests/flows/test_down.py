@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from flows import background
+from flows.options import RunOptions
 from schemas.errors import GeofixError
 from tasks.lake import Lake
 
@@ -104,3 +105,29 @@ def test_a_truncated_or_foreign_file_is_one_line(lake: Lake, text: str) -> None:
 
 def test_nothing_was_started(lake: Lake) -> None:
     assert background.down(lake) == ([], [])
+
+
+def test_up_ends_what_a_dead_server_left(
+    lake: Lake, processes: Processes, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    server, worker, world = processes.start(SLEEPER), processes.start(PARENT), processes.start(SLEEPER)
+    left = {"prefect-server": known(server), "prefect-worker": known(worker), "offline-world": known(world)}
+    write(lake, **left)
+    server.kill()
+    server.wait()
+    new = processes.start(SLEEPER)
+    monkeypatch.setattr(background, "_start", lambda options, lake, port: write(lake, **{"prefect-server": known(new)}))
+    assert background.up(RunOptions(), lake)["processes"] == {"prefect-server": known(new)}
+    assert worker.wait(10) == world.wait(10) == -signal.SIGTERM
+    assert "ended what it left: prefect-worker, offline-world" in caplog.text
+    assert background.down(lake) == (["prefect-server"], [])
+
+
+def test_the_port_of_up_is_the_one_given(lake: Lake, processes: Processes, monkeypatch: pytest.MonkeyPatch) -> None:
+    with background.listen_on(0) as taken, pytest.raises(GeofixError, match="another process listens there"):
+        background.up(RunOptions(), lake, taken.getsockname()[1])
+    write(lake, **{"prefect-server": known(processes.start(SLEEPER))})
+    monkeypatch.setattr(background, "answers", lambda *_: True)
+    assert background.up(RunOptions(), lake, 1)["api"] == "http://127.0.0.1:1/api"
+    with pytest.raises(GeofixError, match=r"runs at http://127\.0\.0\.1:1/api already; `geofix down` ends it"):
+        background.up(RunOptions(), lake, 4300)

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from flows import artifacts
+from flows.served_reports import FILE, announce
 from flows.session import Session
 from schemas.config import Config
 from tasks.lake import Lake
@@ -28,9 +29,21 @@ def test_a_link_is_made_only_where_a_web_server_shows_the_reports(
     artifacts.publish_verdict("snapshot 44df passes", session.report_address("reports/44df/index.html"))
     report = "https://data.example/reports/44df/index.html"
     assert [one["link"] for one in links[1:]] == ([report] if url else [])
+    assert (f"<{report}>" in pages[-1]["markdown"]) is bool(url)
     shown = session.report_address("reports/44df/index.html")
     assert shown == (
         "https://data.example/reports/44df/index.html"
         if url
         else str(tmp_path / "mit Leerraum/reports/44df/index.html")
     )
+
+
+def test_reports_are_links_while_they_are_served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    session = Session(Config(), Lake(tmp_path))
+    key = "reports/44df/index.html"
+    assert session.report_address(key) == str(tmp_path / key)
+    announce(session.lake, "http://127.0.0.1:8790")
+    assert session.report_address(key) == "http://127.0.0.1:8790/44df/index.html"
+    assert (session.lake.state / FILE).stat().st_mode & 0o077 == 0
+    monkeypatch.setattr("flows.served_reports.start_time", lambda pid: None)
+    assert session.report_address(key) == str(tmp_path / key), "its server is gone"

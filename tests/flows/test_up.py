@@ -209,16 +209,21 @@ def test_the_pipeline_suspends_at_review_and_goes_on_when_a_person_approves(up: 
     # The form: a decision without a reason is refused, and the run keeps waiting.
     key = waiting["state_details"]["run_input_keyset"]["schema"]
     schema = up.api.get(f"/flow_runs/{run}/input/{key}").json()
-    assert set(schema["properties"]) == {"approve", "why", "reviewer", "overrule"}
+    assert set(schema["properties"]) == {"decision", "why", "reviewer", "overrule"}
     assert all(one["description"] for one in schema["properties"].values())
-    refused = up.api.post(f"/flow_runs/{run}/resume", json={"run_input": {"approve": True}}).json()
+    refused = up.api.post(f"/flow_runs/{run}/resume", json={"run_input": {"decision": "approve"}}).json()
     assert refused["status"] == "REJECT", refused
-    decision = {"approve": True, "why": "the map looks right", "reviewer": "Ada", "overrule": True}
+    decision = {"decision": "approve", "why": "the map looks right", "reviewer": "Ada", "overrule": True}
     resumed = up.api.post(f"/flow_runs/{run}/resume", json={"run_input": decision}).json()
     assert resumed["status"] == "ACCEPT", resumed
 
     state = up.wait(run, "FailedRows")
     assert "collect.satellite" in state["message"]  # although that was before the pause
+    shown = up.api.get(f"/flow_runs/{run}").json()
+    assert re.fullmatch(r"pipeline mit Leerraum und Umläut/lake \d{4}-\d\d-\d\d \d\d:\d\d", shown["name"])
+    assert set(shown["tags"]) >= {f"lake:{up.lake.uri}", "profile:offline"}
+    options = shown["parameters"]["options"]
+    assert (options["lake"], options["overrides"]) == (up.lake.uri, OVERRIDES), "with the deployment's, each once"
     snapshot = up.lake.read("snapshots").row(0, named=True)
     assert (snapshot["status"], snapshot["reviewer"], snapshot["why"]) == ("approved", "Ada", "the map looks right")
     # Nothing was done twice: the stages before review ran in this flow run once, but for the retry.
@@ -357,6 +362,7 @@ def test_what_the_docs_say_deploys_and_keys_come_from_secret_blocks(up: Up) -> N
         deployment = up.api.get(f"/deployments/name/{name}").json()
         assert (deployment["entrypoint"], deployment["pull_steps"]) == (entrypoint, [])
         assert deployment["parameters"]["options"] == {"lake": up.lake.uri, "profile": "offline"}
+        assert set(deployment["tags"]) == {f"lake:{up.lake.uri}", "profile:offline"}
         assert [schedule["active"] for schedule in deployment["schedules"]] == [False]
         assert deployment["global_concurrency_limit"]["limit"] == 1
         assert deployment["concurrency_options"]["collision_strategy"] == "ENQUEUE"

@@ -1,15 +1,19 @@
 """`--dry-run` as it is called: a table for a person, JSON for a machine, one line when it cannot."""
 
+import errno
 import json
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from flows.cli.command import Call, UsageError
-from flows.cli.dry_run import dry_run, train_dry_run
+from flows.cli.dry_run import dry_run, plan_dry_run, train_dry_run
+from flows.cli.lake import maintain_lake
+from flows.cli.review_commands import serve_site
 from infra.offline.server import create_app, serving
 from infra.offline.world import World
 from schemas.errors import GeofixError
@@ -151,3 +155,44 @@ def test_training_says_which_nodes_its_workers_go_to(
     assert "train.workers: 2 on 10.0.0.1, 1 on 10.0.0.2" in shown and "whether a phase fits is not known" in shown
     with pytest.raises(GeofixError, match=r"9 x train\.workers need 2 CPUs and 1 GPU each.*there is room for 4"):
         train_dry_run(replace(call, overrides=[*wanted, "train.workers=9"]))
+
+
+def test_a_lake_that_can_only_be_read_is_looked_at(
+    call: Call, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """Root may write everywhere: what opens a lake for writing fails here instead."""
+    monkeypatch.setattr(Lake, "_refuse_unwritable", lambda self: pytest.fail("it was opened for writing"))
+    assert dry_run(call, "collect") == 0
+    assert maintain_lake(call, dry_run=True) == 0
+    with pytest.raises(GeofixError, match="no training samples yet"):
+        train_dry_run(call)
+    make = Path.mkdir
+
+    def refuse(self: Path, *arguments: Any, **options: Any) -> None:
+        if "plan-dry-run" in self.parts:
+            raise OSError(errno.EROFS, "Read-only file system")
+        make(self, *arguments, **options)
+
+    monkeypatch.setattr(Path, "mkdir", refuse)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    capsys.readouterr()
+    assert plan_dry_run(replace(call, overrides=[*(call.overrides or []), "plan.places=5"])) == 0
+    files = json.loads(capsys.readouterr().out)["files"].values()
+    assert files and all(Path(file).is_file() and "geofix-plan-" in file for file in files)
+
+
+def test_a_site_that_cannot_be_renewed_is_served(
+    call: Call, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    row = {"snapshot_id": "s", "table_versions_json": "{}", "status": "pending"}
+    Lake(str(call.lake)).upsert("snapshots", [row], Commit("r", 1))
+    monkeypatch.setattr(Lake, "_refuse_unwritable", lambda self: pytest.fail("it was opened for writing"))
+    served: list[str] = []
+    monkeypatch.setattr("tasks.review.serve.serve", lambda lake, snapshot_id, *_: served.append(snapshot_id))
+
+    def renew_site(lake: Lake, row: Any) -> None:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    monkeypatch.setattr("tasks.review.renew_site", renew_site)
+    assert serve_site(call, "Ada", 8790, "127.0.0.1", None) == 0 and served == ["s"]
+    assert "shown as it was made, and no mark is taken: [Errno 30] Read-only" in capsys.readouterr().err

@@ -166,7 +166,7 @@ def test_a_broken_body_a_wrong_key_and_an_unknown_address(
 ) -> None:
     assert client.post("/chat/completions", content=b"{").status_code == 400
     assert client.post("/nothing").json()["error"]["code"] == "unknown_url"
-    for headers in ({}, {"Authorization": "Bearer wrong"}):
+    for headers in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": KEY}):
         refused = httpx.get(server[0] + "/v1/models", headers=headers)
         assert (refused.status_code, refused.json()["error"]["code"]) == (401, "invalid_api_key")
 

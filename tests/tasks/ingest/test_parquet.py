@@ -20,12 +20,17 @@ SETTINGS = IngestSettings(keep_lat_lon=True, licence="CC BY 4.0", attribution="A
 IDS = ["a", "b", "c"]
 
 
-def items(darkroom: Any, **columns: pa.Array) -> list[dict[str, Any]]:
+def parquet(darkroom: Any, **columns: pa.Array) -> Path:
     darkroom.save("a.jpg", b"x")
     path: Path = darkroom.folder / "photos.parquet"
     plain = {"id": IDS, "path": ["a.jpg"] * 3, "lat": [48.5] * 3, "lon": [2.5] * 3}
     pq.write_table(pa.table({**plain, **columns}), path)
-    return pl.concat(list(item_batches(survey_rows(path, SETTINGS), "set", SETTINGS, PlanSettings()))).to_dicts()
+    return path
+
+
+def items(darkroom: Any, **columns: pa.Array) -> list[dict[str, Any]]:
+    survey = survey_rows(parquet(darkroom, **columns), SETTINGS)
+    return pl.concat(list(item_batches(survey, "set", SETTINGS, PlanSettings()))).to_dicts()
 
 
 def broken_text(values: list[bytes], kind: pa.DataType) -> pa.Array:
@@ -90,3 +95,9 @@ def test_moments_of_all_units_are_read(darkroom: Any) -> None:
     for unit in ("s", "ms", "us", "ns"):
         found = items(darkroom, captured_at=pa.array([moment] * 3, pa.timestamp(unit, "UTC")))
         assert {row["captured_at"] for row in found} == {"2019-03-01T15:10:12+00:00"}, unit
+
+
+def test_a_file_of_too_many_rows_is_refused_before_it_is_read(darkroom: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pq.ParquetFile, "iter_batches", None)
+    with pytest.raises(TableRefused, match=r"3 rows, more than ingest\.max_rows \(2\).* --set ingest\.max_rows=3"):
+        survey_rows(parquet(darkroom), SETTINGS.model_copy(update={"max_rows": 2}))

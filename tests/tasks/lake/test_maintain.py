@@ -8,7 +8,9 @@ from pathlib import Path
 
 import polars as pl
 import pytest
+from typer.testing import CliRunner
 
+from flows.cli.application import app
 from schemas.errors import LakeError
 from schemas.settings.maintain import MaintainSettings
 from tasks.lake import Commit, Lake
@@ -186,3 +188,23 @@ def test_a_failed_write_leaves_the_tables_other_threads_follow(lake: Lake, monke
     loser.join()
     assert failed and lake._newest("places") is follows
     assert [thread for _, thread in lake._handles] == [threading.get_ident()]
+
+
+def test_a_full_disk_is_maintained_as_far_as_it_goes(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    for batch in range(1, 4):
+        lake.append("places", [place(f"p{batch}")], Commit("run", batch))
+    left = lake.root / "tables" / "places" / "part-killed.snappy.parquet"
+    left.write_bytes(b"left by a writer that was killed")
+    picture = lake.root / lake.images.key(lake.images.put(b"orphan", "jpg"), "jpg")
+    for path in (left, picture):
+        age(path, 400)
+    version = lake.version("places")
+    monkeypatch.setattr("tasks.lake.tables.is_full", lambda where: True)
+    monkeypatch.setattr(Lake, "_refuse_unwritable", lambda self: pytest.fail("no space is needed to free some"))
+    done = CliRunner().invoke(app, ["maintain", "--lake", lake.uri, "--set", "maintain.least_files=2"])
+    assert done.exit_code == 0 and "pictures that no row names deleted" in done.stdout
+    assert "files of table places vacuumed" in done.stdout and "compacted" not in done.stdout
+    assert not left.exists() and not picture.exists() and lake.version("places") == version, "nothing was written"
+    assert "no space left on the disk" in caplog.text

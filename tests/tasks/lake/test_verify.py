@@ -241,3 +241,28 @@ def test_the_commands_back_up_restore_and_refuse(lake: Lake, tmp_path: Path) -> 
     lake.blobs.delete(next(iter(lake.images.list())).key)
     code, told = run("backup", str(tmp_path / "late"), "--lake", lake.uri)
     assert code == 1 and "is damaged" in told, "a lake that lacks a picture has no whole backup"
+
+
+@pytest.mark.parametrize("place_of_link", ["images/aa/secret.jpg", "models/m/folder", "reports", "names.key"])
+def test_a_backup_with_a_link_is_not_restored(lake: Lake, tmp_path: Path, place_of_link: str) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "secret").write_text("of this machine")
+    link = lake.root / place_of_link
+    link.unlink(missing_ok=True)
+    link.parent.mkdir(exist_ok=True)
+    link.symlink_to(outside if link.suffix == "" else outside / "secret")
+    done = CliRunner().invoke(app, ["restore", lake.uri, "--lake", str(tmp_path / "back")])
+    assert done.exit_code == 2 and f"{link} is a link" in done.output and len(done.output.splitlines()) == 1
+    assert not any(path.name == "secret" for path in (tmp_path / "back").rglob("*"))
+
+
+def test_a_log_that_names_a_file_elsewhere_is_refused(lake: Lake, tmp_path: Path) -> None:
+    log = next((lake.root / "tables/places/_delta_log").glob("*1.json"))
+    file = json.loads(next(line for line in log.read_text().splitlines() if '"add"' in line))["add"]["path"]
+    log.write_text(log.read_text().replace(file, f"../../../{file}"))
+    message = f"table 'places': its log names '../../../{file}', which is not a file of its own folder"
+    with pytest.raises(LakeError, match=message.replace(".", r"\.")):
+        lake.read("places")
+    done = CliRunner().invoke(app, ["restore", lake.uri, "--lake", str(tmp_path / "back")])
+    assert done.exit_code == 1 and message in done.output and not (tmp_path / "back").exists()

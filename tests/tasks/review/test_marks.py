@@ -101,8 +101,14 @@ def test_only_the_holder_of_the_token_is_served(site: tuple[Lake, dict[str, Any]
     image = lake.read("images").row(0, named=True)
     shown = client.get(f"/images/{image['sha256'][:2]}/{image['sha256']}.jpg")
     assert shown.content == lake.images.read(image["sha256"], "jpg")
-    for path in ("/..%2f..%2fnames.key", "/images/aa/names.key", "/data/nothing.js"):
+    long = "/" + "x" * 300
+    for path in ("/..%2f..%2fnames.key", "/images/aa/names.key", "/data/nothing.js", "/index.html%00.png", long):
         assert client.get(path).status_code == 404, path
+    # Links of flow runs lead to any report, by the name of its snapshot or stage.
+    (lake.root / "reports/plan").mkdir()
+    (lake.root / "reports/plan/map.png").write_bytes(b"png")
+    assert client.get("/plan/map.png").content == b"png" and client.get("/plan/names.key").status_code == 404
+    assert client.get(f"/{row['snapshot_id']}/data/site.js").status_code == 200
     given, home = file_of(lake, row), {"origin": "http://127.0.0.1:8790"}
     assert client.post("/marks", json=given, headers={"origin": "http://elsewhere"}).status_code == 403
     done = client.post("/marks", json=given, headers=home).json()
@@ -111,6 +117,34 @@ def test_only_the_holder_of_the_token_is_served(site: tuple[Lake, dict[str, Any]
     start = (lake.root / "reports" / row["snapshot_id"] / "data" / "start.js").read_text()
     assert "5 of 6 marked pictures right" in start, "the site follows"
     assert client.post("/marks", json={"marks": 1}, headers=home).status_code == 400
+    (lake.root / "reports" / row["snapshot_id"] / "index.html").unlink()
+    assert (client.get("/").status_code, "run `geofix review`" in client.get("/").text) == (404, True)
+
+
+@pytest.mark.parametrize(
+    ("listens_on", "base_url", "asked_as", "status"),
+    [
+        ("127.0.0.1", None, "127.0.0.1:8790", 200),
+        ("127.0.0.1", None, "localhost:8790", 200),
+        ("127.0.0.1", None, "[::1]:8790", 200),
+        ("127.0.0.1", None, "rebound.example:8790", 421),
+        ("127.0.0.1", None, "127.0.0.1.rebound.example", 421),
+        ("127.0.0.1", None, "", 421),
+        ("127.0.0.1", None, "[", 421),
+        ("127.0.0.1", None, "192.0.2.7:8790", 421),
+        ("192.0.2.7", None, "192.0.2.7:8790", 200),
+        ("0.0.0.0", None, "192.0.2.7:8790", 200),
+        ("0.0.0.0", None, "rebound.example:8790", 421),
+        ("0.0.0.0", "https://data.example/geo", "data.example", 303),
+    ],
+)
+def test_a_name_that_is_not_ours_is_not_answered(
+    site: tuple[Lake, dict[str, Any]], listens_on: str, base_url: str | None, asked_as: str, status: int
+) -> None:
+    lake, row = site
+    app = make_app(lake, row["snapshot_id"], "s3cret", "Ada", base_url, listens_on)
+    headers = {"host": asked_as, "cookie": "geofix_review=s3cret"}
+    assert TestClient(app, follow_redirects=False).get("/", headers=headers).status_code == status
 
 
 def test_behind_a_base_url_all_reports_have_an_address(site: tuple[Lake, dict[str, Any]]) -> None:

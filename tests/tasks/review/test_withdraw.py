@@ -246,3 +246,18 @@ def test_the_command_says_what_went(trained: tuple[Lake, str, str, str], tmp_pat
     assert "m1" in said.output and "deleted" in said.output and "1 of samples" in said.output
     missing = CliRunner().invoke(app, ["withdraw", "ffffffff", "--why", "x", "--lake", lake.uri])
     assert missing.exit_code != 0
+
+
+def test_on_a_full_disk_the_pictures_go_first(
+    trained: tuple[Lake, str, str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake, image_id, *_ = trained
+    row = lake.read("images").filter(pl.col("image_id") == image_id).row(0, named=True)
+    path = lake.root / lake.images.key(row["sha256"], row["extension"])
+    assert path.exists()
+    monkeypatch.setattr("tasks.lake.tables.is_full", lambda where: path.exists())
+    monkeypatch.setattr(Lake, "_refuse_unwritable", lambda self: pytest.fail("no space is needed to free some"))
+    done = CliRunner().invoke(app, ["withdraw", image_id, "--why", "asked", "--lake", lake.uri, "--json"])
+    assert done.exit_code == 0, done.output
+    assert not path.exists() and json.loads(done.stdout)["files"] >= 2
+    assert image_id in lake.read("withdrawals")["image_id"].to_list()

@@ -10,6 +10,11 @@ from pathlib import Path
 import psutil
 import pytest
 
+from flows.session import check_before
+from schemas.errors import GeofixError
+from schemas.load import load_config
+from tasks.runtime.ray_start import LONGEST_SOCKET, folder_of
+
 
 def _has_interface() -> bool:
     addresses = [
@@ -19,7 +24,7 @@ def _has_interface() -> bool:
 
 
 PROGRAM = """
-import json, os, psutil
+import contextlib, io, json, os, psutil, signal, time
 from schemas.settings.spread import SpreadSettings
 from tasks.runtime.ray_start import current_session, start_ray, stop_ray
 import ray
@@ -32,11 +37,24 @@ def home():
     return os.environ["HOME"]
 
 home_of_worker = ray.get(home.remote())
+
+@ray.remote(max_retries=0)
+def end():
+    os.kill(os.getpid(), signal.SIGKILL)
+
+with contextlib.redirect_stdout(io.StringIO()) as printed:
+    with contextlib.suppress(ray.exceptions.RayError):
+        ray.get(end.remote())
+    deadline = time.monotonic() + 60
+    while "(raylet)" not in printed.getvalue() and time.monotonic() < deadline:
+        time.sleep(0.1)
 family = [psutil.Process(), *psutil.Process().children(recursive=True)]
+sockets = [c.laddr for p in family for c in p.net_connections("unix") if "plasma_store" in c.laddr]
 listening = [c.laddr.ip for p in family for c in p.net_connections("tcp") if c.status == psutil.CONN_LISTEN]
 folder = current_session().address_info["session_dir"]
 stop_ray()
-print(json.dumps({"listening": listening, "home": home_of_worker, "folder": folder}))
+print(json.dumps({"sockets": sockets, "pid": os.getpid(), "listening": listening, "home": home_of_worker,
+                  "folder": folder, "printed": printed.getvalue()}))
 """
 
 
@@ -48,6 +66,9 @@ def test_it_listens_on_loopback_only_and_leaves_nothing(tmp_path: Path) -> None:
     found = json.loads(done.stdout.splitlines()[-1])
     assert found["listening"], "Ray listens somewhere"
     assert {address.removeprefix("::ffff:") for address in found["listening"]} == {"127.0.0.1"}
+    assert found["printed"].startswith("(raylet) A worker died") and "\x1b" not in found["printed"]
+    longest = LONGEST_SOCKET.format(pid=found["pid"])
+    assert {len(one) for one in found["sockets"]} == {len(str(folder_of(found["pid"]) / longest))}
     assert found["home"] == str(tmp_path), "workers see the user's own HOME"
     assert not Path(found["folder"]).exists()
     assert list(tmp_path.iterdir()) == [], "no token or configuration is left in the user's home"
@@ -73,3 +94,10 @@ def test_it_does_not_stay_up_on_another_interface() -> None:
         [sys.executable, "-c", IMPORTED_FIRST], env=environment, capture_output=True, text=True, timeout=900, check=True
     )
     assert "not on loopback only" in done.stdout and done.stdout.rstrip().endswith("False")
+
+
+def test_a_temporary_folder_with_a_long_name_is_refused_at_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", "/tmp/" + "long" * 35)
+    with pytest.raises(GeofixError, match="is too long for the sockets of Ray: set TMPDIR"):
+        check_before(load_config(profile="offline"), ["collect"])
+    check_before(load_config(profile="offline"), ["plan"])  # runs without Ray
