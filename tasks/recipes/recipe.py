@@ -104,6 +104,7 @@ class Recipe:
     # Without tools, in one turn: SFT; GRPO, validation, Pass@K and evaluation where they offer none
     direct: Prompt = DIRECT
     gold: Callable[[Truth, int], str] = gold_lines  # the true answer in the form of `direct`, with n decimals
+    reasoned_gold: Callable[[Truth, int], str] | None = None  # with all that the reward reads; None: `gold`
     # What of a reply is geocoded to a point, the first that is found; None: the point that it names
     addresses_of: Callable[[str], tuple[str, ...]] | None = None
     reward: RecipeReward | None = None
