@@ -14,6 +14,8 @@ BENCHMARKS = [
     "plan_million",
     "plan_raster",
     "plan_small_worlds",
+    "plan_roads",
+    "geocoder",
     "collect_latency",
     "dry_run",
     "live_trajectories",
