@@ -40,7 +40,6 @@ ON_REQUEST = [
     "radius_coverage",
     "object_store",
     "recheck_trajectories",
-    "second_witness",
     "site_100k",
     "paid_calls",
     "torture",

@@ -170,9 +170,6 @@ def recipe_module(name: str) -> Any:
     return None
 
 
-SECOND_WITNESS = ("ground_cover_query",)  # offered with every recipe where it is asked for by name
-
-
 def prompt_with(recipe: str, tools: tuple[str, ...]) -> Prompt:
     """The recipe's prompt with these of its tools; without any the one that asks for an answer at once."""
     if recipe not in RECIPES:
@@ -180,7 +177,7 @@ def prompt_with(recipe: str, tools: tuple[str, ...]) -> Prompt:
     if not tools:
         return RECIPES[recipe].direct
     prompt = RECIPES[recipe].prompt
-    offered = tuple(dict.fromkeys((*prompt.tools, *RECIPES[recipe].further_tools, *SECOND_WITNESS)))
+    offered = tuple(dict.fromkeys((*prompt.tools, *RECIPES[recipe].further_tools)))
     strangers = [name for name in tools if name not in offered and name != "all"]
     if strangers:
         raise InputError(f"recipe {recipe} has no tool {strangers[0]!r}; it has {', '.join(offered)}")
