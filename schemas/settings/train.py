@@ -131,7 +131,10 @@ class GrpoSettings(Settings):
         json_schema_extra=OPERATIONAL,
     )
     patience: int | None = Field(
-        3, ge=1, description="validations without a rise of reward after which phase II begins; null: after all of I"
+        3,
+        ge=1,
+        description="validations without a rise of reward after which phase II begins, if not all of I was seen before; "
+        "null: after all of I",
     )
     least_rise: float = Field(0.005, ge=0, description="of the validation reward that counts as one")
     loss: Literal["grpo", "dapo", "dr_grpo"] = Field(
