@@ -30,9 +30,10 @@ def check_models(config: Config, stages: Sequence[str]) -> None:
 
     The names that the shipped settings use are offered by the offline world, which therefore is not started for them.
     """
-    refuse_equal_agents(config, stages)
     wanted = _wanted(config, stages)
-    if config.offline.serve:
+    if not config.offline.serve:  # which has three models
+        refuse_equal_agents(config, stages)
+    else:
         shipped = {
             (one.endpoint, one.model)
             for one in _wanted(load_config(recipe=config.recipe, profile=config.profile), stages)
