@@ -92,7 +92,7 @@ class CollectSettings(Settings):
         ge=1,
         le=2000,
         description="a box with this many pictures is taken for incomplete and looked at in smaller pieces; "
-        "Mapillary gives at most 2000 and silently fewer in crowded places",
+        "Mapillary gives at most 2000 and silently fewer in crowded places, Panoramax is asked for this many",
     )
     short_rows: int = Field(
         10,

@@ -1,6 +1,6 @@
 """Where the outside services are, and how their clients behave.
 
-The defaults are the offline world on loopback. Production
+The defaults are the offline world on loopback; Panoramax's is its public catalogue, which wants no key. Production
 changes URLs and names the environment variables that hold the keys; a key itself never stands in configuration. The one
 exception are the offline world's own keys, which are public, and are refused for any address that is not loopback.
 """
@@ -21,6 +21,7 @@ __all__ = [
     "GeocoderEndpoint",
     "MapillaryEndpoint",
     "MapsEndpoint",
+    "PanoramaxEndpoint",
     "Price",
     "SearchEndpoint",
     "ServicesSettings",
@@ -105,6 +106,26 @@ class MapillaryEndpoint(StreetViewEndpoint):
         if self.public_key is None and is_loopback(self.tiles_url) and not is_loopback(self.base_url):
             raise ValueError("tiles_url is on loopback and base_url is not: a real token would go to the offline world")
         return self
+
+
+PANORAMAX = "https://api.panoramax.xyz/api"  # the catalogue of all instances
+
+
+class PanoramaxEndpoint(StreetViewEndpoint):
+    """The API of the federated catalogue, or of one instance: open to all, without a key.
+
+    It names no limits. The pace elsewhere than on loopback is ours, and counts pictures too: they come from the hosts
+    of those who took them.
+    """
+
+    elsewhere: ClassVar[dict[str, Any]] = {"public_key": None, "requests_per_minute": 120}
+
+    base_url: str = PANORAMAX
+
+    @model_validator(mode="before")
+    @classmethod
+    def _is_public_unless_named(cls, data: Any) -> Any:
+        return {"base_url": PANORAMAX, **data} if isinstance(data, dict) else data
 
 
 _PLANETARY_COMPUTER = "https://planetarycomputer.microsoft.com/api"
@@ -320,6 +341,7 @@ class ServicesSettings(Settings):
         ClientSettings(), description="of every service, unless the service sets the field itself"
     )
     mapillary: MapillaryEndpoint = MapillaryEndpoint()
+    panoramax: PanoramaxEndpoint = PanoramaxEndpoint()
     street_view: dict[str, StreetViewEndpoint] = Field(
         default_factory=dict, description="street-view providers of your own, by their name in `collect.providers`"
     )
@@ -372,6 +394,7 @@ class ServicesSettings(Settings):
 
 _ENDPOINTS: dict[str, type[Endpoint]] = {
     "mapillary": MapillaryEndpoint,
+    "panoramax": PanoramaxEndpoint,
     "stac": StacEndpoint,
     "geocoder": GeocoderEndpoint,
     "search": SearchEndpoint,

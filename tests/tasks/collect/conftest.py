@@ -23,7 +23,7 @@ from starlette.routing import Route
 from infra.offline.server import create_app, serving
 from infra.offline.services.mapillary import tile_point
 from infra.offline.world import World
-from schemas.settings.services import MapillaryEndpoint, ServicesSettings, StacEndpoint
+from schemas.settings.services import MapillaryEndpoint, PanoramaxEndpoint, ServicesSettings, StacEndpoint
 from tasks.collect.providers.mapillary.client import Mapillary
 from tasks.collect.providers.mapillary.streets import MapillaryStreets
 from tasks.lake import Commit, Lake
@@ -232,6 +232,7 @@ class Earth:
     def context(self, lake: Lake, **mapillary: Any) -> Context:
         services = ServicesSettings(
             mapillary=MapillaryEndpoint(base_url=f"{self.url}/mapillary", backoff_s=0, **mapillary),
+            panoramax=PanoramaxEndpoint(base_url=f"{self.url}/panoramax/api", backoff_s=0),
             stac=StacEndpoint(base_url=f"{self.url}/stac/api/stac/v1", backoff_s=0),
         )
         return Context(lake, connect(services, {}))
