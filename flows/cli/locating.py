@@ -16,13 +16,12 @@ from schemas.errors import InputError
 from schemas.messages import Message
 from schemas.settings.models import TRAINED
 from tasks.agent.attempt import Sampling, SingleAgent
-from tasks.agent.environment import Environment, Trajectory, run_agent
+from tasks.agent.environment import Environment, run_agent
 from tasks.agent.page import Located
 from tasks.agent.picture import Picture, open_picture
 from tasks.agent.readable import answer_of, arguments_of, found_in
 from tasks.agent.tagged import split_thought
-from tasks.evaluate.homes import shows_home
-from tasks.evaluate.radius import HOME, known_radius
+from tasks.evaluate.radius import known_radius
 from tasks.imaging.decode import BadImage
 from tasks.lake import Lake
 from tasks.recipes import spotmini
@@ -64,14 +63,6 @@ async def locate_all(
         for path, picture in pictures:
             terminal.begin(path)
             settings = session.config.evaluate.radius
-            if settings.home_role and (await shows_home(picture, chat, settings.home_role))[0]:
-                # Not even looked for: what an agent says on the way would tell the place, too.
-                one = Located(
-                    path.name, model, recipe.name, picture, Trajectory(()), {}, parse_answer(""), abstains=HOME
-                )
-                terminal.end(one)
-                found.append(one)
-                continue
             environment = Environment(picture, tools, recipe.prompt)
             sampling = Sampling(max_tokens=max_tokens)
             trajectory = await run_agent(environment, SingleAgent(chat, model, sampling), terminal.message)

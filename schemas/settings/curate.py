@@ -5,7 +5,6 @@ from typing import Any, Literal
 from pydantic import Field, model_validator
 
 from schemas.settings.base import OPERATIONAL, Settings
-from schemas.settings.satellite import SatelliteSettings
 
 Kinds = tuple[Literal["panorama", "photo", "satellite"], ...]
 
@@ -107,19 +106,6 @@ class ConfirmSettings(Settings):
     )
 
 
-class WitnessSettings(Settings):
-    """Sentinel-2 as a second witness of positions; off unless asked for."""
-
-    enabled: bool = Field(
-        False,
-        description="compare what localizable pictures show with the ground at their position: a few requests each",
-    )
-    max_contradiction: float = Field(
-        0.95, ge=0, le=1, description="more than that between picture and ground: the position is taken for wrong"
-    )
-    satellite: SatelliteSettings = Field(SatelliteSettings(), description="which scenes are looked at")
-
-
 class TiersSettings(Settings):
     """Base models that answer without tools; a picture most of them place is easy (Thinking with Map, section 4)."""
 
@@ -176,6 +162,5 @@ class CurateSettings(Settings):
     judge: JudgeSettings = JudgeSettings()
     address: AddressSettings = AddressSettings()
     confirm: ConfirmSettings = ConfirmSettings()
-    witness: WitnessSettings = WitnessSettings()
     tiers: TiersSettings = TiersSettings()
     labels: LabelsSettings = LabelsSettings()

@@ -141,9 +141,6 @@ class RadiusSettings(Settings):
         10.0, gt=0, description="added to the distance of several attempts at a picture, by which radii are scaled"
     )
     max_km: float = Field(2500.0, gt=0, description="abstain from an answer with a larger radius")
-    home_role: str | None = Field(
-        None, min_length=1, description="role that says whether a picture shows a private home, to abstain; null: none"
-    )
 
 
 class GroundingSettings(Settings):

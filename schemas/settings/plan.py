@@ -125,7 +125,14 @@ class PlanSettings(Settings):
     population_raster: str | None = Field(
         None,
         min_length=1,
-        description="GeoTIFF or ASCII grid of people per pixel, in degrees, such as WorldPop's; none: the gazetteer",
+        description="GeoTIFF or ASCII grid of people per pixel, in degrees, such as WorldPop's, for cells and for the "
+        "people of countries; none: the gazetteer and the packaged table",
+    )
+    roads: str | None = Field(
+        None,
+        min_length=1,
+        description="file of roads for the countries' lengths: lines of any format that GDAL reads (an OSM extract, "
+        "GRIP4, Overture), or a raster of metres per km²; none: the packaged table",
     )
     cell_floor_people: float = Field(
         100.0,

@@ -145,24 +145,6 @@ TABLES = (
         about="what a configured geocoder says of the addresses, and whether it agrees",
     ),
     Table(
-        "witnesses",
-        ("image_id",),
-        {
-            "image_id": STRING,
-            "sha256": STRING,  # of the picture whose scene categories were compared
-            "lat": FLOAT,
-            "lon": FLOAT,
-            "near_json": JSON,  # shares of the ground within 400 m; null: no scene shows it
-            "around_json": JSON,  # and within 1.3 km
-            "captured_on": STRING,  # the scene's day
-            "contradiction": FLOAT,  # 0 none to 1; null where the ground is not known
-            "rules_json": JSON,  # what speaks against the position, by rule
-        },
-        required=("lat", "lon"),
-        about="what Sentinel-2 sees at the position of a picture, and how far the picture contradicts it",
-        expects=(between("contradiction", 0, 1),),
-    ),
-    Table(
         "tiers",
         ("image_id", "model"),
         {

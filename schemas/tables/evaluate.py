@@ -60,18 +60,6 @@ TABLES = (
         shared=True,
     ),
     Table(
-        "homes",
-        ("image_id", "model"),
-        {
-            "image_id": STRING,
-            "sha256": STRING,
-            "model": STRING,
-            "home": BOOL,  # the picture shows a private home
-        },
-        required=("sha256", "home"),
-        about="pictures of private homes, whose place is not to be told",
-    ),
-    Table(
         "calibrations",
         ("evaluation_id", "snapshot_id", "radius_group"),
         {
@@ -102,7 +90,7 @@ TABLES = (
             "radius_group": STRING,
             "radius_km": FLOAT,  # null: unbounded, or the answer names no point
             "covered": BOOL,  # whether the truth lies within it; null without one
-            "abstains": STRING,  # no_point, home, unbounded or too_large; null: the answer is given
+            "abstains": STRING,  # no_point, unbounded or too_large; null: the answer is given
         },
         required=("policy",),
         about="how far from each answer its place is, with the share that was asked for",

@@ -4,17 +4,15 @@ from collections.abc import Iterable
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from schemas.settings.satellite import SatelliteSettings
 from tasks.agent.recording import Recording
 from tasks.agent.toolbox import RESULT_CHARS, Toolbox, ToolResponses
 from tasks.agent.tools import ToolContext
-from tasks.services import Connections, Stac
+from tasks.services import Connections
 from tasks.services.calls import server_of
 from tasks.services.geocoder import open_geocoder
 from tasks.services.maps import open_maps
 from tasks.services.response_store import FILE, ResponseStore
 from tasks.services.search import open_search
-from tasks.services.sentinel.ground_cover import SentinelGround
 
 
 class ToolService(str):
@@ -24,7 +22,6 @@ class ToolService(str):
 _ASKED = {
     "search_web": "search", "maps_geocode": "geocoder", "poi_input_tips": "maps", "poi_keyword_search": "maps",
     "poi_detail_query": "maps", "static_map_query": "maps", "satellite_map_query": "maps",
-    "ground_cover_query": "stac",
 }  # fmt: skip
 
 
@@ -42,7 +39,6 @@ def open_toolbox(connections: Connections, state: Path | None, result_chars: int
         search=open_search(connections.search),
         geocoder=open_geocoder(geocoding),
         maps=open_maps(connections.maps, connections.world_maps),
-        ground=SentinelGround(Stac(connections.stac), SatelliteSettings()),
     )
     if state is None and connections.tools.mode == "live":
         return Toolbox(context, result_chars)

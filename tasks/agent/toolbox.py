@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from schemas.messages import ToolCall
 from tasks.agent import tools
 from tasks.agent.picture import Picture
-from tasks.agent.tools import NO_PLACE, NO_POINT, NO_SCENE, ToolContext, ToolMissing, ToolMistake, ToolOutput
+from tasks.agent.tools import NO_PLACE, NO_POINT, ToolContext, ToolMissing, ToolMistake, ToolOutput
 from tasks.agent.toolspec import BadArguments, ToolSpec, tool_spec
 from tasks.imaging.decode import BadImage
 from tasks.services.calls import current_item_id
@@ -30,7 +30,6 @@ _FUNCTIONS = (
     tools.poi_detail_query,
     tools.static_map_query,
     tools.satellite_map_query,
-    tools.ground_cover_query,
 )
 TOOLS: dict[str, ToolSpec] = {function.__name__: tool_spec(function) for function in _FUNCTIONS}
 
@@ -54,7 +53,7 @@ class CallRecord:
     @property
     def executed(self) -> bool:
         """Valid, parseable and executable, which SpotAgent's fig. 7b counts; a service may yet have found nothing."""
-        return self.succeeded or self.error in (NO_PLACE, NO_POINT, NO_SCENE, NOT_RECORDED)
+        return self.succeeded or self.error in (NO_PLACE, NO_POINT, NOT_RECORDED)
 
     def as_row(self) -> dict[str, Any]:
         """The record as stored beside a trajectory."""

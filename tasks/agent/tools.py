@@ -9,7 +9,6 @@ from collections.abc import Awaitable
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol, TypeVar
 
-from schemas.settings.satellite import SatelliteSettings
 from tasks.agent.picture import Picture
 from tasks.agent.toolspec import BadArguments
 from tasks.imaging.images import model_view
@@ -18,7 +17,6 @@ from tasks.services.errors import ServiceError
 from tasks.services.geocoder import GeocodeCandidate
 from tasks.services.maps import Poi
 from tasks.services.search import SearchResult
-from tasks.services.sentinel.ground_cover import NEAR_M, SIZE, STEP_M, GroundCover, as_jpeg
 
 # Kinds that speak of the request, which the model wrote; all others speak of the service.
 _MODEL_MISTAKES = ("rejected", "not_found", "too_big")
@@ -49,14 +47,6 @@ class Charts(Protocol):
 
 NO_PLACE = "no place of this name was found"
 NO_POINT = "no point of interest has this id"
-NO_SCENE = "no satellite scene shows this point"
-MOST_NORTH = 83  # and south: Sentinel-2 goes no further
-
-
-class SeesGround(Protocol):
-    """The ground from above, anywhere."""
-
-    async def cover(self, lat: float, lon: float) -> GroundCover | None: ...
 
 
 class ToolMistake(ValueError):
@@ -83,7 +73,6 @@ class ToolContext:
     search: Finds | None = None
     geocoder: Geocodes | None = None
     maps: Charts | None = None
-    ground: SeesGround | None = None
     max_results: int = 5
     search_results: int | None = None  # pages of a web search; None: max_results
 
@@ -225,27 +214,6 @@ async def satellite_map_query(context: ToolContext, center: list[float], zoom: i
         zoom: The zoom level, 3 (a continent) to 18 (houses).
     """
     return await _map(context, center, zoom, "satellite")
-
-
-async def ground_cover_query(context: ToolContext, center: list[float]) -> ToolOutput:
-    """Show what Sentinel-2 sees around a point, to compare it with the picture: a satellite image and land cover.
-
-    Args:
-        center: The point as [latitude, longitude] in decimal degrees.
-    """
-    if len(center) != 2:
-        raise BadArguments("center: two numbers are needed, [latitude, longitude]")
-    lat, lon = center
-    if not (abs(lat) <= MOST_NORTH and abs(lon) <= 180):
-        raise ToolMistake(f"center must be a latitude within {MOST_NORTH} and a longitude within 180 degrees")
-    found = await ask_service(require_part(context.ground, "a satellite archive").cover(lat, lon))
-    if found is None:
-        raise ToolMistake(NO_SCENE)
-    about = {"captured_on": found.captured_on, "clear": found.clear, "image": f"{SIZE * STEP_M:.0f} m, north is up"}
-    cover = {f"within_{NEAR_M:.0f}_m": found.near, f"within_{SIZE * STEP_M / 2:.0f}_m": found.around}
-    return ToolOutput(
-        {"center": [lat, lon], **cover, **about}, await computing.run(as_jpeg, found, SatelliteSettings())
-    )
 
 
 async def _map(context: ToolContext, center: list[float], zoom: int, style: str) -> ToolOutput:

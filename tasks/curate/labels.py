@@ -19,7 +19,6 @@ from tasks.curate.leaks import exclusions
 from tasks.curate.tiers import tier_of
 from tasks.curate.votes import LOCALIZABLE, combined
 from tasks.curate.written import place_written
-from tasks.runtime.labelled import ON_THE_GROUND
 from tasks.runtime.runner import ColumnStage, Inputs
 
 _LABEL = list(TABLES["labels"].columns)
@@ -50,10 +49,6 @@ def _joined(inputs: Inputs, settings: CurateSettings) -> pl.DataFrame:
     said = inputs.frame("confirmations").select(
         "image_id", "lat", "lon", "same_country", said_country="country", confirmed=True
     )
-    seen = inputs.frame("witnesses").select(
-        *("image_id", "sha256", "lat", "lon", "contradiction", "near_json", "rules_json"), witnessed=True
-    )
-    street = pl.col("kind").is_in(ON_THE_GROUND.kinds) & (pl.col("lat").abs() <= 83)
     return (
         with_own_faults(pictures, inputs, settings.labels)
         .join(marks, on=["image_id", "sha256"], how="left")
@@ -61,13 +56,9 @@ def _joined(inputs: Inputs, settings: CurateSettings) -> pl.DataFrame:
         .join(judged, on=["image_id", "sha256"], how="left", suffix="_own")
         .with_columns(pl.coalesce(f"{name}_own", name).alias(name) for name in by_bytes.columns if name != "sha256")
         .join(said, on=["image_id", "lat", "lon"], how="left")
-        .join(seen, on=["image_id", "sha256", "lat", "lon"], how="left")
         .join(_tiers(inputs, settings.tiers), on=["image_id", "sha256"], how="left")
         .with_columns(
             wants_verdict=to_be_judged(settings.judge),
-            waits_for_witness=pl.lit(settings.witness.enabled) & street & pl.col("witnessed").is_null(),
-            contradicted=pl.lit(settings.witness.enabled)
-            & (pl.col("contradiction") > settings.witness.max_contradiction),
             waits_for_geocoder=pl.lit(settings.confirm.enabled) & pl.col("confirmed").is_null(),
             written=pl.struct("judge_reason", "lat", "lon", "country_code").map_elements(_written, pl.String),
         )
@@ -125,12 +116,10 @@ def _reason(settings: LabelsSettings) -> pl.Expr:
         .then(pl.lit("low_score"))
         .when(wanted & pl.col("written").is_not_null() & pl.lit(settings.written_place == "reject"))
         .then(pl.lit("place_written"))
-        .when(pl.col("addressed").is_null() | pl.col("waits_for_geocoder") | pl.col("waits_for_witness"))
+        .when(pl.col("addressed").is_null() | pl.col("waits_for_geocoder"))
         .then(pl.lit(_WAITING))
         .when(~pl.col("same_country") & pl.col("purpose").is_null() & pl.lit(settings.disputed == "reject"))
         .then(pl.lit("disputed_address"))
-        .when(pl.col("contradicted"))
-        .then(pl.lit("contradicted_position"))
     )
 
 
@@ -154,8 +143,6 @@ def _evidence(settings: LabelsSettings) -> pl.Expr:
         .then(pl.struct("written", model).struct.json_encode())
         .when(reason == "disputed_address")
         .then(pl.struct("lat", "lon", "country", "said_country").struct.json_encode())
-        .when(reason == "contradicted_position")
-        .then(pl.struct("lat", "lon", "contradiction", "rules_json", "near_json").struct.json_encode())
         .otherwise(pl.struct(model, why, score).struct.json_encode())
     )
 
@@ -169,7 +156,6 @@ def identity(settings: CurateSettings) -> dict[str, object]:
         "tiers": [list(tiers.models), tiers.easy_km, tiers.least_right] if tiers.models else [],
         "confirm": settings.confirm.enabled,
         "judged": settings.judge.pictures,
-        **({"witness": settings.witness.max_contradiction} if settings.witness.enabled else {}),
         "duplicates": with_digests(settings.duplicates),
     }
 
@@ -177,7 +163,7 @@ def identity(settings: CurateSettings) -> dict[str, object]:
 STAGE = ColumnStage(
     name="curate.labels",
     section="curate",
-    reads=(*READS, "fingerprints", "duplicates", "judgements", "confirmations", "witnesses", "tiers"),
+    reads=(*READS, "fingerprints", "duplicates", "judgements", "confirmations", "tiers"),
     writes=("labels",),
     compute=compute,
     identity=identity,

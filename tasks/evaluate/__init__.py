@@ -6,7 +6,6 @@ from tasks.evaluate.answers import STAGE as ANSWERS
 from tasks.evaluate.cues import STAGE as CUES
 from tasks.evaluate.ensembles import ENSEMBLES
 from tasks.evaluate.grounding import STAGE as GROUNDING
-from tasks.evaluate.homes import HOMES
 from tasks.evaluate.people import STAGE as PEOPLE
 from tasks.evaluate.radius import CALIBRATIONS, RADII
 from tasks.evaluate.score_report import report
@@ -15,7 +14,7 @@ from tasks.evaluate.scores import STAGE as SCORES
 from tasks.runtime.runner import ColumnStage, Stage
 
 STAGES: list[Stage | ColumnStage] = [
-    *(ANSWERS, *ENSEMBLES.values(), HOMES, GROUNDING),
+    *(ANSWERS, *ENSEMBLES.values(), GROUNDING),
     *(CALIBRATIONS, RADII, SCORES, PEOPLE, SLICES, PAIRS, CUES),
 ]
 

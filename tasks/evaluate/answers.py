@@ -32,7 +32,7 @@ from tasks.lake.image_store import ImageStore
 from tasks.recipes.reading import AddressSearch, located, reads_addresses
 from tasks.recipes.recipe import RECIPES, prompt_with
 from tasks.reward.answer import Address, parse_answer
-from tasks.reward.levels import address_line, verdicts
+from tasks.reward.levels import address_lines, verdicts
 from tasks.reward.metrics import geoscore
 from tasks.reward.services import VERIFIER, RewardServices
 from tasks.runtime.labelled import labelled_pictures
@@ -207,7 +207,7 @@ async def prediction_row(
         "messages_json": json.dumps(messages, ensure_ascii=False),
         "view_width": picture.width,
         "view_height": picture.height,
-        "levels_json": await asyncio.to_thread(_levels, tried.text, truth, context),
+        "levels_json": await asyncio.to_thread(_levels, tried.text, truth, (item["lat"], item["lon"]), context),
         "address_km": await _address_km(tried.text, item["lat"], item["lon"], context),
         **await judge_point(tried.text, item["lat"], item["lon"], context),
     }
@@ -237,10 +237,10 @@ async def judge_point(answer_text: str, true_lat: float, true_lon: float, contex
     return {**vars(found), "geoscore": 0.0 if found.error_km is None else float(geoscore(found.error_km))}
 
 
-def _levels(text: str, truth: Address, context: WorkerContext) -> str:
+def _levels(text: str, truth: Address, point: tuple[float, float], context: WorkerContext) -> str:
     """Both verdicts a level, rule and model, as JSON; the model's is null where none was asked."""
     verifier = context.asked.verify if context.settings.verifier else None
-    found = verdicts(parse_answer(text), truth, verifier)
+    found = verdicts(parse_answer(text), truth, verifier, point=point)
     return json.dumps(
         {level: None if one is None else {"rule": one.rule, "model": one.model} for level, one in found.items()}
     )
@@ -250,9 +250,10 @@ async def _address_km(text: str, lat: float, lon: float, context: WorkerContext)
     """The distance of the geocoded address the answer names (GeoVista's nuanced evaluation); null without one."""
     if not context.settings.geocode:
         return None
-    line = address_line(parse_answer(text).address)
-    found = await context.geocoder.search(line, limit=1) if line else []
-    return distance_km(found[0].lat, found[0].lon, lat, lon) if found else None
+    for line in address_lines(parse_answer(text).address):
+        for found in await context.geocoder.search(line, limit=1):
+            return distance_km(found.lat, found.lon, lat, lon)
+    return None
 
 
 STAGE = Stage(

@@ -210,9 +210,10 @@ def _levels(table: pl.DataFrame, answers: Answers) -> dict[str, list[float]]:
     """Verdicts a level by rule, for the levels the file's truth names."""
     given = [level for level in LEVELS if level in table.columns]
     verdicts: dict[str, list[float]] = {level: [] for level in given}
-    for answer, row in zip(answers, table.select(given).iter_rows(named=True), strict=True):
+    rows = table.select(*given, "true_lat", "true_lon").iter_rows(named=True)
+    for answer, row in zip(answers, rows, strict=True):
         truth = Address(row.get("country"), row.get("province_or_state"), row.get("city"))
-        found = levels_by_rule(answer, truth)
+        found = levels_by_rule(answer, truth, point=(row["true_lat"], row["true_lon"]))
         for level in given:
             right = found[level]
             verdicts[level].append(np.nan if right is None else float(right))

@@ -29,7 +29,7 @@ from tasks.runtime.labelled import empty_rows
 from tasks.runtime.runner import ColumnStage, Inputs, Row
 
 REST = "other"  # the group of answers whose own group is too small
-NO_POINT, HOME, UNBOUNDED, TOO_LARGE = "no_point", "home", "unbounded", "too_large"
+NO_POINT, UNBOUNDED, TOO_LARGE = "no_point", "unbounded", "too_large"
 _REJECTS = {"id": pl.String, "reason": pl.String, "evidence_json": pl.String}
 
 Floats = NDArray[np.float64]
@@ -147,7 +147,6 @@ def calibration_rows(inputs: Inputs, settings: EvaluateSettings) -> tuple[pl.Dat
 
 def radius_rows(inputs: Inputs, settings: EvaluateSettings) -> tuple[pl.DataFrame, pl.DataFrame]:
     """One row for each answer of an evaluation that is calibrated."""
-    homes = set(inputs.frame("homes").filter("home")["image_id"]) if settings.radius.home_role else set()
     answers = _answers(inputs, settings)
     kept: list[Row] = []
     for evaluation, (policy, _, found) in calibrations(inputs, settings).items():
@@ -173,18 +172,16 @@ def radius_rows(inputs: Inputs, settings: EvaluateSettings) -> tuple[pl.DataFram
                     "radius_group": group,
                     "radius_km": float(radius) if bounded else None,
                     "covered": bool(error <= radius) if bounded else None,
-                    "abstains": abstains(group is not None, image in homes, radius, settings.radius),
+                    "abstains": abstains(group is not None, radius, settings.radius),
                 }
             )
     return _frame(kept, "radii"), pl.DataFrame(schema=_REJECTS)
 
 
-def abstains(has_point: bool, is_home: bool, radius_km: float, settings: RadiusSettings) -> str | None:
+def abstains(has_point: bool, radius_km: float, settings: RadiusSettings) -> str | None:
     """Why an answer is not to be given; None: it is."""
     if not has_point:
         return NO_POINT
-    if is_home:
-        return HOME
     if not math.isfinite(radius_km):
         return UNBOUNDED
     return TOO_LARGE if radius_km > settings.max_km else None
@@ -218,7 +215,7 @@ def known_radius(
     known = {row["radius_group"]: row for row in rows.iter_rows(named=True)}
     row = known.get(answer_groups(said, settings.by)[0]) or known[REST]
     radius = math.inf if row["quantile"] is None else float(row["quantile"])
-    why = abstains(True, False, radius, settings)
+    why = abstains(True, radius, settings)
     return KnownRadius(radius_words(row), row["quantile"], why)
 
 
@@ -273,4 +270,4 @@ def radius_identity(settings: EvaluateSettings) -> dict[str, Any]:
 
 
 CALIBRATIONS = _stage("evaluate.calibrations", "calibrations", calibration_rows)
-RADII = _stage("evaluate.radii", "radii", radius_rows, "homes")
+RADII = _stage("evaluate.radii", "radii", radius_rows)

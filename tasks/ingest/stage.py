@@ -110,7 +110,7 @@ def _refusal_of(error: ServiceError) -> Refusal | None:
     status = error.status
     if error.kind == "not_found":
         return Refusal("url_not_found", f"the host says {status}")
-    if error.kind in ("auth", "expired"):
+    if error.kind in ("auth", "expired", "banned"):
         return Refusal("url_refused", f"the host says {status}")
     if status is not None and 300 <= status < 400:
         return Refusal("url_moved", f"the host says {status}, it is elsewhere now")

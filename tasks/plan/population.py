@@ -27,6 +27,13 @@ def raster_cells(path: str) -> Cells:
     return _counted(path)[0]
 
 
+def raster_people(path: str) -> dict[str, float]:
+    """People by ISO code, of the countries where the raster has any."""
+    table, codes = raster_cells(path), country_codes()
+    people = np.bincount(table.country, weights=table.people, minlength=len(codes))
+    return {code: float(count) for code, count in zip(codes, people, strict=True) if code and count > 0}
+
+
 def raster_digest(path: str) -> str:
     """The people of all cells in 32 letters: another raster gives others, the same one under another name does not."""
     return hashlib.sha256(raster_cells(path).people.astype("<f8").tobytes()).hexdigest()[:32]

@@ -8,6 +8,9 @@ from numpy.typing import NDArray
 
 from schemas.errors import GeofixError, InputError
 from schemas.settings.plan import PlanSettings, QuotaWeights
+from tasks.geo.atlas import countries
+from tasks.plan.population import raster_people
+from tasks.plan.roads import road_lengths
 
 
 def shares(
@@ -45,6 +48,20 @@ def whole_quotas(parts: Sequence[float] | NDArray[np.float64], places: int) -> N
         some = by_remainder[quotas[by_remainder] > 0]
         quotas[some[missing:]] -= 1
     return quotas
+
+
+def country_table(settings: PlanSettings) -> pl.DataFrame:
+    """The packaged table of countries, with roads and people of the files that the settings name."""
+    table = countries()
+    replaced: dict[str, Mapping[str, float]] = {}
+    if settings.roads:
+        replaced["road_km"] = road_lengths(settings.roads)
+    if settings.population_raster:
+        replaced["population"] = raster_people(settings.population_raster)
+    for column, values in replaced.items():
+        given = pl.Series([values.get(code) for code in table["iso2"]], dtype=pl.Float64)
+        table = table.with_columns(pl.coalesce(given, column).alias(column))
+    return table
 
 
 def chosen_countries(table: pl.DataFrame, settings: PlanSettings) -> pl.DataFrame:

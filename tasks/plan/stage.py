@@ -12,7 +12,6 @@ import polars as pl
 
 from schemas.errors import InputError
 from schemas.settings.plan import PlanSettings
-from tasks.geo.atlas import countries
 from tasks.geo.boundaries import country_codes
 from tasks.geo.cell_split import SPLITS, rejoined, split_of_cells
 from tasks.plan.cells import Ints, cell_number, cells
@@ -20,7 +19,8 @@ from tasks.plan.cities import choose_cities, draw_in_cities
 from tasks.plan.draw import draw
 from tasks.plan.focus import COLUMNS, Focus, last_focus, train_weights
 from tasks.plan.population import raster_cells, raster_digest, tell_gaps
-from tasks.plan.quota import country_quotas
+from tasks.plan.quota import country_quotas, country_table
+from tasks.plan.roads import road_lengths, roads_digest, tell_countries_without_roads
 from tasks.plan.rounds import Slots, empty_slots
 from tasks.plan.spacing import Spacing
 from tasks.plan.table import place_rows, refusal_rows
@@ -34,7 +34,7 @@ def plan_places(settings: PlanSettings) -> tuple[pl.DataFrame, pl.DataFrame]:
 
 def planned(settings: PlanSettings) -> Mapping[str, int]:
     """Places per country that the plan is to have: eq. 11, or the sum over the country's cities."""
-    quotas = country_quotas(countries(), settings)
+    quotas = country_quotas(country_table(settings), settings)
     if settings.mode == "world":
         return quotas
     sums = choose_cities(settings).group_by("country").agg(pl.col("quota").sum())
@@ -46,6 +46,10 @@ def plan_identity(settings: PlanSettings) -> dict[str, Any]:
     found = settings.identity()
     if settings.population_raster:
         found["population_raster"] = raster_digest(settings.population_raster)
+    if settings.roads:
+        found["roads"] = roads_digest(settings.roads)
+    else:
+        found.pop("roads")  # a plan without such a file is the plan that it was before there was the setting
     return found
 
 
@@ -54,13 +58,17 @@ def check(settings: PlanSettings) -> None:
     planned(settings)
     if settings.population_raster:
         raster_cells(settings.population_raster)
+    if settings.roads:
+        road_lengths(settings.roads)
 
 
 def _on_earth(settings: PlanSettings) -> tuple[pl.DataFrame, pl.DataFrame]:
-    quotas = country_quotas(countries(), settings)
+    quotas = country_quotas(country_table(settings), settings)
     table = raster_cells(settings.population_raster) if settings.population_raster else cells()
     if settings.population_raster:
         tell_gaps(settings.population_raster, [code for code, quota in quotas.items() if quota])
+    if settings.roads:
+        tell_countries_without_roads(settings.roads, list(quotas))
     slots = draw(table, quotas, settings)
     weight = table.weights(settings.floor_people)
     share = weight / np.bincount(table.country, weights=weight)[table.country]
@@ -160,7 +168,7 @@ def focused_places(
     now, then = (np.bincount(table.country, weights=one, minlength=len(codes)) for one in (weight, before))
     belts = np.divide(now, then, out=np.zeros(len(codes)), where=then > 0)
     factors = {code: focus.countries.get(code, 1.0) * belts[at] for at, code in enumerate(codes) if belts[at] > 0}
-    quotas = country_quotas(countries(), settings, factors, settings.focus_places)
+    quotas = country_quotas(country_table(settings), settings, factors, settings.focus_places)
     slots = draw(table, quotas, settings, weight, f"focus {focus.key}", spacing)
     splits = split_of_cells(settings.seed, settings.split, settings.buffer_km)
     there = slots.row >= 0

@@ -7,11 +7,10 @@ import numpy as np
 import polars as pl
 
 from schemas.settings.plan import PlanSettings
-from tasks.geo.atlas import countries
 from tasks.geo.boundaries import country_codes
 from tasks.plan.cells import cells
 from tasks.plan.population import raster_cells
-from tasks.plan.quota import chosen_countries, shares, whole_quotas
+from tasks.plan.quota import chosen_countries, country_table, shares, whole_quotas
 
 
 @dataclass(frozen=True)
@@ -22,7 +21,8 @@ class PlanStrata:
 
     def quotas(self, available: Mapping[str, int], count: int) -> dict[str, int]:
         """Rows of each country, `count` in all; what a country lacks is shared out among those that have more."""
-        chosen = chosen_countries(countries(), self.settings).filter(pl.col("iso2").is_in(list(available)))
+        table = country_table(self.settings)
+        chosen = chosen_countries(table, self.settings).filter(pl.col("iso2").is_in(list(available)))
         if chosen.is_empty():
             return {}
         roads, people, land = (

@@ -104,6 +104,7 @@ class Recipe:
     # Without tools, in one turn: SFT; GRPO, validation, Pass@K and evaluation where they offer none
     direct: Prompt = DIRECT
     gold: Callable[[Truth, int], str] = gold_lines  # the true answer in the form of `direct`, with n decimals
+    reasoned_gold: Callable[[Truth, int], str] | None = None  # with all that the reward reads; None: `gold`
     # What of a reply is geocoded to a point, the first that is found; None: the point that it names
     addresses_of: Callable[[str], tuple[str, ...]] | None = None
     reward: RecipeReward | None = None
@@ -169,9 +170,6 @@ def recipe_module(name: str) -> Any:
     return None
 
 
-SECOND_WITNESS = ("ground_cover_query",)  # offered with every recipe where it is asked for by name
-
-
 def prompt_with(recipe: str, tools: tuple[str, ...]) -> Prompt:
     """The recipe's prompt with these of its tools; without any the one that asks for an answer at once."""
     if recipe not in RECIPES:
@@ -179,7 +177,7 @@ def prompt_with(recipe: str, tools: tuple[str, ...]) -> Prompt:
     if not tools:
         return RECIPES[recipe].direct
     prompt = RECIPES[recipe].prompt
-    offered = tuple(dict.fromkeys((*prompt.tools, *RECIPES[recipe].further_tools, *SECOND_WITNESS)))
+    offered = tuple(dict.fromkeys((*prompt.tools, *RECIPES[recipe].further_tools)))
     strangers = [name for name in tools if name not in offered and name != "all"]
     if strangers:
         raise InputError(f"recipe {recipe} has no tool {strangers[0]!r}; it has {', '.join(offered)}")

@@ -63,9 +63,8 @@ def withdraw(lake: Lake, wanted: str, why: str, who: str) -> Withdrawal:
     rule, value, met = _meant(images, wanted)
     run_id, now = new_run_id("withdraw"), datetime.now(UTC)
     commit = Commit(run_id, 1, stage=STAGE, code_version=code_version())
-    if (
-        rule != "image" and not lake.is_full()
-    ):  # first: a run that stores a picture from now on sees it, what was stored before is read here
+    if rule != "image" and not lake.is_full():
+        # First: a run that stores a picture from now on sees the rule, what was stored before is read here.
         _write_rules(lake, rule, value, met.clear(), why.strip(), who.strip(), now, commit)
         images = _pictures(lake)
         met = images.filter(pl.col(rule) == value)

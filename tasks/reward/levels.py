@@ -2,10 +2,11 @@
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Literal
 
+from tasks.geo.distance import distance_km
 from tasks.geo.names import (
     city_names,
     country_code,
@@ -23,6 +24,7 @@ from tasks.geo.names import (
 from tasks.reward.answer import Address, ParsedAnswer, ParseFailure
 from tasks.reward.prose import MAX_TEXT, countries_in, fold_text, mentions, names_several_cities, without_denied
 
+FAR_FROM_CITY_KM = 150.0  # coordinates farther from a picture than that are not in its city
 Level = Literal["country", "province_or_state", "city"]
 LEVELS: tuple[Level, ...] = ("country", "province_or_state", "city")
 Aliases = Mapping[str, tuple[str, ...]]  # a true name -> more names of it
@@ -49,6 +51,18 @@ def level_names(address: Address) -> dict[Level, str | None]:
 def address_line(address: Address) -> str:
     """The address as a geocoder is asked for it, fine to coarse."""
     return ", ".join(name for name in reversed(level_names(address).values()) if name)
+
+
+def address_lines(address: Address) -> tuple[str, ...]:
+    """What to ask a geocoder for, one after another until it knows a place: one unknown word finds nothing.
+
+    The whole address, then without its region, then the parts of its place (`Street, Town`) from the coarse end.
+    """
+    place = address.city or ""
+    parts = [part.strip() for part in place.split(",") if part.strip()]
+    coarser = [replace(address, city=part) for part in reversed(parts)] if len(parts) > 1 else []
+    tried = [address, *coarser, *(replace(one, region=None) for one in (address, *coarser) if one.city)]
+    return tuple(dict.fromkeys(line for line in map(address_line, tried) if line))
 
 
 def known_names(truth: Address, aliases: Aliases | None = None) -> dict[Level, frozenset[str]]:
@@ -80,13 +94,17 @@ def same_name(said: str | None, names: frozenset[str]) -> bool:
 
 
 def levels_by_rule(
-    answer: ParsedAnswer | ParseFailure, truth: Address, aliases: Aliases | None = None
+    answer: ParsedAnswer | ParseFailure,
+    truth: Address,
+    aliases: Aliases | None = None,
+    point: tuple[float, float] | None = None,
 ) -> dict[Level, bool | None]:
     """Which levels an answer has right; None where the truth has no such level.
 
     Named fields are compared with the true names, prose is searched for them. A wrong country said aloud spoils the
-    finer levels (Paris in Texas is not Paris in France); a right finer level makes the unsaid coarser ones right
-    (Los Angeles implies California).
+    finer levels (Paris in Texas is not Paris in France), and so do another region of the country and coordinates far
+    from the true `point` with the city (Portland in Maine is not Portland in Oregon). A right finer level makes the
+    unsaid coarser ones right (Los Angeles implies California).
     """
     known = known_names(truth, aliases)
     said = level_names(answer.address)
@@ -109,6 +127,8 @@ def levels_by_rule(
     countries = _countries_said(answer, prose, claim or text, known)
     right["country"] |= code is not None and code in countries
     right["province_or_state"] |= _postal_code_in(claim or text, known["province_or_state"])
+    if right["city"] and is_namesake(answer, truth, point):
+        right["city"] = False
     if not right["country"] and (countries or said["country"]):
         right = dict.fromkeys(LEVELS, False)
     right["province_or_state"] |= right["city"] and not said["province_or_state"]
@@ -116,19 +136,61 @@ def levels_by_rule(
     return {level: right[level] if known[level] else None for level in LEVELS}
 
 
+def is_namesake(answer: ParsedAnswer | ParseFailure, truth: Address, point: tuple[float, float] | None = None) -> bool:
+    """Whether an answer places its city in another region than the true one, or its point far from the true one.
+
+    Only where region and country are known by the name table: a district or a metropolitan area is no contradiction.
+    """
+    has_point = isinstance(answer, ParsedAnswer) and answer.lat is not None and answer.lon is not None
+    if point and has_point and distance_km(answer.lat, answer.lon, *point) > FAR_FROM_CITY_KM:
+        return True
+    code = country_code(truth.country) if truth.country else None
+    true = region_divisions(truth.region, code) if truth.region and code else set()
+    if not true:
+        return False
+    said = level_names(answer.address)
+    # "Portland, Maine" may stand in the field of the city, or in prose.
+    tail = (said["city"] or "").partition(",")[2] or (said["city"] or "").partition("(")[2].rstrip(") ")
+    for text in (said["province_or_state"], tail):
+        named = region_divisions(text, code) if text else set()
+        if named:
+            return not named & true
+    if answer.address:
+        return False
+    named = _regions_after_city(answer.text, truth, code)
+    return bool(named) and not named & true
+
+
+def _regions_after_city(text: str, truth: Address, code: str | None) -> set[str]:
+    """The regions that prose names behind a comma after the true city: `Portland, Maine`, `Portland, ME`."""
+    found: set[str] = set()
+    for name in city_names(truth.city, truth.country) if truth.city else ():
+        for behind in re.findall(
+            rf"\b{re.escape(name)}\s?,\s{{0,3}}([^,.;\n]{{2,40}})", text[:MAX_TEXT], re.IGNORECASE
+        ):
+            found |= region_divisions(behind.strip(), code)
+    return found
+
+
 def verdicts(
     answer: ParsedAnswer | ParseFailure,
     truth: Address,
     verifier: Verifier | None = None,
     aliases: Aliases | None = None,
+    point: tuple[float, float] | None = None,
 ) -> dict[Level, LevelVerdict | None]:
-    """Both verdicts a level; the model is asked only where the rule says no and there is something to judge."""
+    """Both verdicts a level; the model is asked only where the rule says no and there is something to judge.
+
+    A city in another region than the true one is nothing to judge: its name may well be the same.
+    """
     names = level_names(truth)
     found: dict[Level, LevelVerdict | None] = {}
-    for level, rule in levels_by_rule(answer, truth, aliases).items():
+    for level, rule in levels_by_rule(answer, truth, aliases, point).items():
         name = names[level]
         if rule is None or name is None:
             found[level] = None
+        elif level == "city" and not rule and is_namesake(answer, truth, point):
+            found[level] = LevelVerdict(False)
         elif rule or verifier is None or not answer.text.strip():
             found[level] = LevelVerdict(rule)
         else:

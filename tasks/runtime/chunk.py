@@ -21,7 +21,7 @@ from tasks.services.calls import spending_of
 from tasks.services.errors import ServiceError, safe_text
 from tasks.services.meter import Tally, counted_in, flush_spans, is_tracing, item_span
 
-FATAL_KINDS = frozenset({"auth"})  # the next item would fail the same way
+FATAL_KINDS = frozenset({"auth", "banned"})  # the next item would fail the same way
 # New containers after which Python looks for cycles among the youngest, and rounds before it looks among the older
 # ones. Its own 700 are made by two requests of an agent: looking through hundreds of agents again and again took a
 # tenth of the time.

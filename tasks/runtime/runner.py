@@ -24,7 +24,6 @@ import polars as pl
 
 from schemas.errors import AccountingError, GeofixError, LakeError, StageRefused
 from schemas.messages import Usage
-from tasks.runtime.batch_stage import BatchJob, BatchOutcome, BatchStage
 from tasks.runtime.budget_actor import shared_rate_budget
 from tasks.runtime.calls import StageCalls
 from tasks.runtime.chunk import ChunkJob, ChunkResult, Failure
@@ -51,8 +50,6 @@ from tasks.runtime.stage_lock import stage_lock
 from tasks.services.limits import Pauses
 
 __all__ = [
-    "BatchOutcome",
-    "BatchStage",
     "ColumnStage",
     "Context",
     "Inputs",
@@ -156,7 +153,7 @@ def _run_items(
     is_async = inspect.iscoroutinefunction(stage.work)
     declared = stage.sized(settings, stage.resources) if stage.sized else stage.resources
     resources = chosen_resources(declared, context.spread.stages.get(stage.name))
-    job = (BatchJob if isinstance(stage, BatchStage) else ChunkJob)(
+    job = ChunkJob(
         stage=stage.name,
         run_id=ledger.run_id,
         marker=stage.writes[-1],

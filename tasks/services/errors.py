@@ -20,6 +20,7 @@ Kind = Literal[
     "timeout",  # no answer in time
     "bad_response",  # an answer that is not what the protocol promises
     "auth",  # key missing, wrong or without the right
+    "banned",  # a gateway answers with a page for people that it refuses us: asking on would make it worse
     "not_found",  # no such thing
     "expired",  # a signed address that is past its time; ask for a new one
     "too_big",  # the box (or the request) is larger than the service allows
@@ -147,8 +148,12 @@ def error_by_status(service: str, response: HttpResponse, secrets: tuple[str, ..
     status = response.status
     kind: Kind
     if status == 403 and "html" in response.content_type.lower():
-        kind, retryable = "outage", True  # a page for people: a firewall or proxy on the way, not the service
-    elif status in _BY_STATUS:
+        said = (
+            f"a gateway refuses us with a page (403), and nothing more is asked: lower services.{service}."
+            "requests_per_minute, name services.contact, or look at the proxy on the way"
+        )
+        return ServiceError(service, "banned", f"{said} ({response.url})", status=status)
+    if status in _BY_STATUS:
         kind, retryable = _BY_STATUS[status]
     elif status >= 400:
         kind, retryable = ("outage", True) if status >= 500 else ("rejected", False)

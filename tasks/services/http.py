@@ -20,6 +20,8 @@ from tasks.services.rate_budget import UsedUp, asking, rate_limiter_of
 from tasks.services.transport import Connection, Download, HttpRequest, HttpTransport
 
 UNITS_A_MINUTE = 600.0  # of a budget of tokens: ten of them a second
+UNAVAILABLE = 503
+LATELY_S = 5.0  # a host that answered this long ago is not out
 _JSON_ALIASES = ("text/json", "text/javascript", "application/javascript")  # what some servers call it
 
 Params = Mapping[str, str | int | float | bool]
@@ -114,7 +116,7 @@ class HttpClient:
             download=Download() if resume else None,
         )
         host = host_limits(self.service, self.endpoint, kind, address)
-        sent, tried, recoveries = 0, 0, host.limit.recoveries
+        sent, tried, recoveries, first_refused_s = 0, 0, host.limit.recoveries, 0.0
         failed: ServiceError | None = None
         while True:
             if idempotency_key:  # a new one for each attempt: a stored failure must not be repeated to us
@@ -124,6 +126,7 @@ class HttpClient:
                 passage = _Passage()
                 try:
                     await self._pass(host, passage, kind, address, weight)
+                    await host.pace.wait(self._sleep)
                     response, failed = await self._try(asked, host, passage, accept, also, classify, check)
                 finally:
                     # Without effect where the attempt was reported.
@@ -148,7 +151,12 @@ class HttpClient:
                 raise failed
             tried += 1
             wait_s = self._wait_before_retry(tried, failed)
-            if not failed.retryable or tried >= self.endpoint.max_attempts or wait_s is None:
+            first_refused_s = first_refused_s or time.monotonic()
+            # A host that is asked at its own pace refuses now and then: patience ends that, not a number of tries.
+            is_paced = failed.kind == "rate_limit" and host.pace.interval_s > 0
+            is_patient = is_paced and time.monotonic() - first_refused_s < self.endpoint.limit_patience_s
+            is_over = tried >= self.endpoint.max_attempts and not is_patient
+            if not failed.retryable or is_over or wait_s is None:
                 raise failed
             await self._sleep(wait_s)
 
@@ -261,19 +269,27 @@ class HttpClient:
                 self._check_content_type(response, accept)
                 check(response)
         except ServiceError as error:
+            is_page = error.status == UNAVAILABLE and "html" in response.content_type.lower()
+            if is_page and error.kind == "outage" and host.pace.answered_lately(LATELY_S):
+                error.kind = "rate_limit"  # how nginx words its limit, unless told otherwise
             if error.kind in ("rate_limit", "timeout"):
                 host.concurrency.too_much(sent_at_s)
+            if error.kind == "rate_limit":
+                host.pace.refused(sent_at_s)
             if error.kind in ("outage", "timeout"):
                 code = f"HTTP {error.status}, " if error.status else ""
                 host.outage.failed(passage.probes_outage, why=code + error.message)
                 return response, error
             host.outage.answered(sent_at_s, passage.probes_outage)
             if error.kind == "rate_limit" and error.retryable:
-                self._tell_pause(host, host.limit.failed(passage.probes_limit, error.retry_after_s, error.message))
+                brief = host.pace.answered_lately(LATELY_S)
+                pause_s = host.limit.failed(passage.probes_limit, error.retry_after_s, error.message, brief)
+                self._tell_pause(host, pause_s)
             elif host.limit.answered(sent_at_s, passage.probes_limit):
                 self._tell_pause(host, 0.0)
             return response, error
         host.outage.answered(sent_at_s, passage.probes_outage)
+        host.pace.answered()
         if host.limit.answered(sent_at_s, passage.probes_limit):
             self._tell_pause(host, 0.0)
         return response, None

@@ -22,6 +22,7 @@ from schemas.settings.services import Endpoint
 from tasks.services.rate_budget import LONGEST_PAUSE_S, Paused, RateBudget
 
 LONGEST_LIMIT_PAUSE_S = 900.0  # without a time named: limits by the minute are over sooner
+BRIEF_S = 1.0  # the first pause of a host that answered a moment ago
 OBSERVE_EVERY_S = 10.0  # how often a process asks what the others were told
 
 
@@ -97,8 +98,13 @@ class Breaker:
                 return True
         return False
 
-    def failed(self, is_probe: bool = False, named_s: float | None = None, why: str = "") -> float | None:
-        """The service is out or refuses. Returns the pause, where this begins one."""
+    def failed(
+        self, is_probe: bool = False, named_s: float | None = None, why: str = "", brief: bool = False
+    ) -> float | None:
+        """The service is out or refuses. Returns the pause, where this begins one.
+
+        `brief`: it answered a moment ago, so that a second may be enough; the pauses double from there.
+        """
         self._in_a_row, self._last = self._in_a_row + 1, why
         if is_probe:
             self._probing = False
@@ -114,6 +120,8 @@ class Breaker:
             return self._open(pause_s)
         if is_probe:
             self._pause_s = min(2 * self._pause_s, self._longest_s)
+        elif brief:
+            self._pause_s = min(BRIEF_S, self._pause_s)
         return self._open(self._pause_s)
 
     def answered(self, sent_at_s: float, is_probe: bool = False) -> bool:
@@ -312,11 +320,53 @@ class ConcurrencyLimiter:
                 self.inside += 1
 
 
+SHORTEST_INTERVAL_S, LONGEST_INTERVAL_S = 0.02, 5.0
+QUICKER = 0.8  # of the interval, after an answer
+
+
+class Pace:
+    """The time between requests that a host takes, learned from its refusals: many name neither limit nor time.
+
+    A refusal doubles the interval, an answer shortens it. So a host that refuses a fifth of all requests by chance is
+    not slowed down, and one that takes a request a second is asked about once a second.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self.interval_s = 0.0
+        self._next_s = self._raised_at_s = self._answered_at_s = float("-inf")
+
+    async def wait(self, sleep: Callable[[float], Awaitable[None]]) -> None:
+        """Wait for the next moment at which a request may be sent."""
+        if self.interval_s:
+            now_s = self._clock()
+            at_s = max(now_s, self._next_s)
+            self._next_s = at_s + self.interval_s
+            if at_s > now_s:
+                await sleep(at_s - now_s)
+
+    def refused(self, sent_at_s: float) -> None:
+        """A request of that moment was too many: one step for all that were under way."""
+        if sent_at_s >= self._raised_at_s:
+            self._raised_at_s = self._clock()
+            self.interval_s = min(LONGEST_INTERVAL_S, max(SHORTEST_INTERVAL_S, 2 * self.interval_s))
+
+    def answered(self) -> None:
+        """A request was answered."""
+        self._answered_at_s = self._clock()
+        self.interval_s = self.interval_s * QUICKER if self.interval_s > SHORTEST_INTERVAL_S / 2 else 0.0
+
+    def answered_lately(self, seconds: float) -> bool:
+        """Whether the host answered within that time: it is not out, whatever it says."""
+        return self._clock() - self._answered_at_s <= seconds
+
+
 class HostLimits:
     """One kind of request to one host. A rate limit holds for all kinds."""
 
     def __init__(self, name: str, endpoint: Endpoint, limit: Breaker) -> None:
         self.name = name
+        self.pace = Pace()
         self.concurrency = ConcurrencyLimiter(endpoint.max_concurrency)
         self.outage = Breaker(
             endpoint.outage_after,

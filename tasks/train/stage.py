@@ -55,6 +55,8 @@ def items(phase: TrainingPhase, inputs: Inputs, settings: TrainSettings) -> pl.D
 def open_context(settings: TrainSettings, setup: WorkerSetup) -> WorkerContext:
     # Before the libraries are imported: they read these once.
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    # Packs differ in size: fixed blocks of memory would leave gigabytes reserved and unused between them.
+    os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     return WorkerContext(setup.lake, settings, setup.connections)

@@ -5,9 +5,11 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
+import pytest
 
 from tasks.lake import Lake
 
@@ -17,6 +19,7 @@ import functools, os, sys, time
 from pathlib import Path
 
 import httpx
+import pytest
 import polars as pl
 from ray import cloudpickle
 from flows.cli.command import Call, run_command
@@ -62,6 +65,14 @@ run_command(Call(), action)
 def ignoring_sigint() -> None:
     """As a shell starts what is to run in the background."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+@pytest.fixture(autouse=True)
+def hangup_is_heard() -> Iterator[None]:
+    """SIGHUP as it is without nohup, which has it ignored: children inherit that, and would never end by it."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
 
 
 def start(lake: Path, **environment: str) -> subprocess.Popen[str]:

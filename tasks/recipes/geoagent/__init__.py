@@ -13,7 +13,17 @@ from schemas.settings.synthesize import SynthesizeSettings
 from tasks.agent.attempt import Sampling
 from tasks.agent.environment import Ask
 from tasks.agent.prompt import Budgets, Prompt
-from tasks.recipes.geoagent.form import DIRECT, NORMALISE, QUESTION, SYSTEM, addresses_of, gold, judge, schema
+from tasks.recipes.geoagent.form import (
+    DIRECT,
+    NORMALISE,
+    QUESTION,
+    SYSTEM,
+    addresses_of,
+    gold,
+    judge,
+    reasoned_gold,
+    schema,
+)
 from tasks.recipes.geoagent.masking import EVALUATION
 from tasks.recipes.geoagent.reward import REWARD
 from tasks.recipes.recipe import Recipe, Writer, WriterContext
@@ -106,6 +116,7 @@ RECIPE = Recipe(
     judge=judge,
     kept_when="the form, and the right country, region and place",
     gold=gold,
+    reasoned_gold=reasoned_gold,
     addresses_of=addresses_of,
     writer=Writer(_writer, _roles, forms=_FORMAT),
     reward=REWARD,

@@ -8,7 +8,7 @@ from tasks.geo.named_places import nearest_named_km
 from tasks.geo.names import city_names, country_code, is_region, region_names, same_region
 from tasks.recipes.recipe import Judged
 from tasks.reward.answer import parse_answer
-from tasks.reward.levels import address_line
+from tasks.reward.levels import address_lines
 from tasks.reward.outcome import Truth
 from tasks.reward.prose import countries_in, fold_text, mentions
 
@@ -104,6 +104,9 @@ def form_error(text: str) -> str | None:
     return None if len(parts) == 3 and parts[0] else "FinalAnswer is not 'Country; Region; Specific Location'"
 
 
+_AGREES = "The writing, the road markings, the poles and the plants beside the road all agree with it. " * 2
+
+
 def gold(truth: Truth, decimals: int) -> str:
     """The true answer, as the paper's data have it; the reasoning is the model's own."""
     address = truth.address
@@ -112,8 +115,25 @@ def gold(truth: Truth, decimals: int) -> str:
 
 def addresses_of(text: str) -> tuple[str, ...]:
     """What is geocoded (5.1)."""
-    line = address_line(parse_answer(text).address)
-    return (line,) if line else ()
+    return address_lines(parse_answer(text).address)
+
+
+def reasoned_gold(truth: Truth, decimals: int) -> str:
+    """The true answer in the whole form, with reasoning that supports each level."""
+    address = truth.address
+    names = (address.country, address.region or address.country, address.city or address.region or address.country)
+    within = ("", f" in {address.country}", f" in {names[1]}, {address.country}")
+    chain = {
+        level: {
+            "Clues": [f"a sign that names {name}"],
+            "Reasoning": f"The signs name {name}{where}. {_AGREES}",
+            "Conclusion": f"{name}{where}",
+            "Uncertainty": UNCERTAINTIES[0],
+        }
+        for level, name, where in zip(LEVELS, names, within, strict=True)
+    }
+    final = "; ".join(name or "" for name in (address.country, address.region, address.city))
+    return json.dumps({"ChainOfThought": chain, "FinalAnswer": final}, ensure_ascii=False)
 
 
 def judge(text: str, truth: Truth, max_error_km: float) -> Judged:

@@ -16,10 +16,11 @@ import numpy as np
 
 from schemas.settings.reward import RewardSettings, RewardTerm
 from tasks.geo.distance import distance_km
+from tasks.geo.names import fold
 from tasks.recipes.recipe import RecipeReward
 from tasks.reward.answer import Address, parse_answer
 from tasks.reward.fields import object_spans
-from tasks.reward.levels import LEVELS, address_line, known_names, level_names, same_name
+from tasks.reward.levels import LEVELS, address_lines, known_names, level_names, same_name
 from tasks.reward.outcome import Excluded, Scored, Truth, excluded_by
 from tasks.reward.services import AskJson, Embed, Geocode, RewardDeps
 from tasks.services.errors import ServiceError
@@ -122,7 +123,8 @@ def semantic_similarity(predicted: Address, truth: Address, embed: Embed) -> flo
     for place, i in enumerate(present):
         if not said_levels[i]:
             break
-        similarity = _cosine(vectors[2 * place], vectors[2 * place + 1])
+        is_same = fold(said_levels[i] or "") == fold(true_levels[i] or "")  # but for case, accents and punctuation
+        similarity = 1.0 if is_same else _cosine(vectors[2 * place], vectors[2 * place + 1])
         if not similarity > THRESHOLDS[i]:
             break
         total += LEVEL_WEIGHTS[i] * similarity
@@ -202,8 +204,7 @@ def score(
     error_km: float | None = None
     try:
         if "spatial" in terms and geocode is not None:
-            point = _find(geocode, address_line(answer.address))
-            error_km = None if point is None else distance_km(*point, truth.lat, truth.lon)
+            error_km = _error_km(answer.address, truth, geocode)
             parts["spatial"] = 0.0 if error_km is None else spatial_similarity(error_km)
         if "semantic" in terms and embed is not None:
             parts["semantic"] = semantic_similarity(answer.address, truth.address, embed)
@@ -218,14 +219,28 @@ def score(
     return Scored(reward, error_km=error_km, parts={str(term): worth for term, worth in parts.items()})
 
 
-def _find(geocode: Geocode, address: str) -> tuple[float, float] | None:
+def _error_km(said: Address, truth: Truth, geocode: Geocode) -> float | None:
+    """How far an address is from the picture, or from its label's own point where that is nearer: an address cannot be
+    nearer to a picture than the place that the label names, and the label itself must earn the maximum."""
+    point = _find(geocode, said)
+    if point is None:
+        return 0.0 if said == truth.address else None  # what the label says is right, whether or not it is known
+    label = _find(geocode, truth.address) if truth.address else None
+    return min(distance_km(*point, *goal) for goal in ((truth.lat, truth.lon), label) if goal is not None)
+
+
+def _find(geocode: Geocode, address: Address) -> tuple[float, float] | None:
     """The point of an address. That there is no such place is the answer's fault, everything else the service's."""
-    try:
-        return geocode(address)
-    except ServiceError as error:
-        if error.kind == "not_found":
-            return None
-        raise
+    for line in address_lines(address):
+        try:
+            point = geocode(line)
+        except ServiceError as error:
+            if error.kind != "not_found":
+                raise
+            continue
+        if point is not None:
+            return point
+    return None
 
 
 def _cosine(a: np.ndarray, b: np.ndarray) -> float:

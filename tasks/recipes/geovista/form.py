@@ -9,7 +9,7 @@ import re
 from tasks.agent.tagged import split_thought
 from tasks.recipes.recipe import Judged
 from tasks.reward.answer import parse_answer
-from tasks.reward.levels import address_line
+from tasks.reward.levels import address_lines
 from tasks.reward.outcome import Truth
 
 QUESTION = "Please analyze where is the place."
@@ -58,7 +58,7 @@ def addresses_of(text: str) -> tuple[str, ...]:
     answer = parse_answer(text)
     found = _ADDRESS.search(answer.text)
     line = found.group(1).strip() if found else ""
-    return tuple(dict.fromkeys(name for name in (line, address_line(answer.address)) if name))
+    return tuple(dict.fromkeys(name for name in (line, *address_lines(answer.address)) if name))
 
 
 def judge(text: str, truth: Truth, max_error_km: float) -> Judged:

@@ -34,7 +34,7 @@ def score(
     """The reward of one answer. A truth without a city has its maximum at its own finest level."""
     answer = parse_answer(answer_text)
     try:
-        found = verdicts(answer, truth.address, verifier, aliases)
+        found = verdicts(answer, truth.address, verifier, aliases, (truth.lat, truth.lon))
     except ServiceError as error:
         return excluded_by(error)
     right = {level: verdict is not None and verdict.right for level, verdict in found.items()}

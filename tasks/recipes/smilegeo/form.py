@@ -6,7 +6,7 @@ from tasks.agent.prompt import Budgets, Prompt
 from tasks.agent.tagged import split_thought
 from tasks.recipes.recipe import Judged
 from tasks.reward.answer import parse_answer
-from tasks.reward.levels import address_line
+from tasks.reward.levels import address_lines
 from tasks.reward.outcome import Truth
 
 QUESTION = "Where was this picture taken?"
@@ -50,8 +50,7 @@ def gold(truth: Truth, decimals: int) -> str:
 
 def addresses_of(text: str) -> tuple[str, ...]:
     """What is geocoded: the location that the answer names."""
-    line = address_line(parse_answer(text).address)
-    return (line,) if line else ()
+    return address_lines(parse_answer(text).address)
 
 
 def judge(text: str, truth: Truth, max_error_km: float) -> Judged:

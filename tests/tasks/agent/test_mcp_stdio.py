@@ -41,7 +41,6 @@ async def test_an_mcp_client_starts_the_command_and_calls_every_tool(tmp_path: P
             "poi_detail_query": {"id": (found["pois"] + tips["tips"])[0]["id"]},
             "static_map_query": {"center": [record.lat, record.lon]},
             "satellite_map_query": {"center": [record.lat, record.lon], "zoom": 16},
-            "ground_cover_query": {"center": [record.lat, record.lon]},
         }
         assert set(calls) == set(TOOLS)
         for name, arguments in calls.items():

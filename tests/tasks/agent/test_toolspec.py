@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from tasks.agent.toolbox import TOOLS, tool_schemas
 from tasks.agent.toolspec import BadArguments, json_type, tool_spec
-from tasks.recipes.recipe import SECOND_WITNESS
 from tasks.recipes.spotagent import TOOLS as SPOTAGENT
 from tasks.recipes.thinking_with_map import TOOLS as THINKING_WITH_MAP
 
@@ -25,9 +24,8 @@ def test_the_tools_of_the_papers_with_their_parameters():
         "poi_detail_query": ["id"],
         "static_map_query": ["center", "zoom"],
         "satellite_map_query": ["center", "zoom"],
-        "ground_cover_query": ["center"],
     }
-    assert {*SPOTAGENT, *THINKING_WITH_MAP, *SECOND_WITNESS} == set(TOOLS)
+    assert {*SPOTAGENT, *THINKING_WITH_MAP} == set(TOOLS)
 
 
 @pytest.mark.parametrize("name", TOOLS)

@@ -4,7 +4,6 @@ import io
 import json
 from datetime import UTC, datetime
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import polars as pl
@@ -18,14 +17,12 @@ from schemas.settings.curate import (
     LabelsSettings,
     QualityLimits,
     TiersSettings,
-    WitnessSettings,
 )
 from schemas.settings.spread import SpreadSettings
 from tasks.curate import STAGES
 from tasks.curate import duplicates as duplicates_step
 from tasks.curate import judge as judge_step
 from tasks.curate import labels as labels_step
-from tasks.curate import witness as witness_step
 from tasks.curate.tiers import tier_of
 from tasks.curate.votes import combined
 from tasks.curate.written import place_written
@@ -191,7 +188,6 @@ def test_a_threshold_redoes_the_join_alone_and_another_split_pays_nothing(town: 
         "curate.judge": (3, 3, 0, 0),  # i2 has the bytes of i3
         "curate.address": (4, 4, 0, 0),
         "curate.confirm": (0, 0, 0, 0),
-        "curate.witness": (0, 0, 0, 0),
         "curate.tiers": (0, 0, 0, 0),
         "curate.labels": (4, 3, 1, 0),
     }
@@ -390,55 +386,3 @@ async def test_every_judge_is_asked_and_every_verdict_kept(town: Any, tmp_path: 
     outcome = await judge_step.work(item, context)
     assert [row["model"] for row in outcome.rows["judgements"]] == ["judge", "other"]
     assert outcome.usage.prompt_tokens == 200
-
-
-def test_a_position_that_the_second_witness_contradicts_is_rejected_where_it_is_asked(tmp_path: Path) -> None:
-    lake = Lake(tmp_path / "lake")
-    for table, rows in STEPS.items():
-        given = {"judgements": {"model": "judge"}, "addresses": {"lat": 48.8566, "lon": 2.3522}}.get(table, {})
-        for row in [one for one in rows if one["image_id"] == "i7"]:
-            more = {"sha256": "7" * 64} if table == "judgements" else {}
-            lake.upsert(table, [{**given, **more, **row}], Commit(table, 1))
-    inputs = inputs_of(lake, labels_step.STAGE)
-    asked = CurateSettings(witness=WitnessSettings(enabled=True))
-    assert [one.height for one in labels_step.compute(inputs, CurateSettings())] == [1, 0], "off by default"
-    assert [one.height for one in labels_step.compute(inputs, asked)] == [0, 0], "it waits for the witness"
-    seen = {"image_id": "i7", "sha256": "7" * 64, "lat": 48.8566, "lon": 2.3522, "near_json": '{"water": 1.0}'}
-    for number, (against, height) in enumerate([(None, 1), (0.9, 1), (0.99, 0)]):
-        row = {**seen, "contradiction": against, "rules_json": '{"in_the_water": 1.0}'}
-        lake.upsert("witnesses", [row], Commit("witness", number))
-        kept, rejects = labels_step.compute(inputs_of(lake, labels_step.STAGE), asked)
-        assert (kept.height, rejects.height) == (height, 1 - height)
-    assert rejects["reason"].to_list() == ["contradicted_position"]
-    told = json.loads(rejects["evidence_json"][0])
-    assert told["contradiction"] == 0.99 and json.loads(told["rules_json"]) == {"in_the_water": 1.0}
-    elsewhere = {**COMMON, "image_id": "i7", "sha256": "7" * 64, "extension": "jpg", "place_id": "p1", "lat": 48.9}
-    lake.upsert("images", [elsewhere], Commit("moved", 1))
-    lake.upsert("addresses", [{"image_id": "i7", "country": "France", "lat": 48.9, "lon": 2.3522}], Commit("there", 1))
-    kept, rejects = labels_step.compute(inputs_of(lake, labels_step.STAGE), asked)
-    assert (kept.height, rejects.height) == (0, 0), "what was seen at another point says nothing"
-
-
-async def test_the_witness_compares_what_judges_saw_with_the_ground(tmp_path: Path) -> None:
-    class Ground:
-        async def cover(self, lat: float, lon: float) -> Any:
-            shares = dict.fromkeys(("water", "woods", "plants", "built_up", "bare", "snow"), 0.0)
-            return None if lat > 80 else SimpleNamespace(near=shares | {"water": 1.0}, around=shares, captured_on="d")
-
-    lake = Lake(tmp_path / "lake")
-    scenes = json.dumps({"buildings": "yes"})
-    judged = {"model": "j", "localizability": "localizable", "scenes_json": scenes, "score": 8.0}
-    images = [image("i1", "p1", "1" * 64), image("i2", "p1", "2" * 64, lat=82.0)]
-    images += [image("i3", "p1", "3" * 64, kind="satellite"), image("i4", "p1", "4" * 64)]
-    lake.upsert("images", images, Commit("images", 1))
-    rows = [{**judged, "image_id": one["image_id"], "sha256": one["sha256"]} for one in images]
-    rows[3]["localizability"] = "landmark"
-    lake.upsert("judgements", rows, Commit("judgements", 1))
-    inputs = inputs_of(lake, witness_step.STAGE)
-    assert witness_step.items(inputs, WitnessSettings()).is_empty()
-    items = witness_step.items(inputs, WitnessSettings(enabled=True)).sort("id")
-    assert items["id"].to_list() == ["i1", "i2"], "street pictures that can be localized"
-    context = witness_step.WorkerContext(Ground())  # type: ignore[arg-type]
-    first, second = [(await witness_step.work(one, context)).rows["witnesses"][0] for one in items.to_dicts()]
-    assert first["contradiction"] == 1.0 and json.loads(first["rules_json"])["in_the_water"] == 1.0
-    assert "contradiction" not in second, "no scene: no word against it"

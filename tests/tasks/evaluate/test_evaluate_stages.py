@@ -231,7 +231,6 @@ def test_nothing_to_evaluate(tmp_path: Path) -> None:
         "evaluate.masking",
         "evaluate.scaling",
         "evaluate.swarm",
-        "evaluate.homes",
         "evaluate.grounding",
         "evaluate.calibrations",
         "evaluate.radii",

@@ -14,7 +14,6 @@ import pytest
 from PIL import Image
 from scipy.stats import binom
 
-from schemas.messages import ChatReply
 from schemas.settings.evaluate import EvaluateSettings, RadiusSettings
 from schemas.settings.review import ReviewSettings
 from schemas.settings.services import ServicesSettings
@@ -24,8 +23,6 @@ from tasks.agent.picture import open_picture
 from tasks.evaluate import report
 from tasks.evaluate.answers import asked_items, evaluation_id, items, on_validation
 from tasks.evaluate.ensembles import spread_km
-from tasks.evaluate.homes import items as home_items
-from tasks.evaluate.homes import shows_home
 from tasks.evaluate.radius import CALIBRATIONS, RADII, abstains, calibrate, conformal_quantile, known_radius
 from tasks.evaluate.scores import SLICES
 from tasks.evaluate.scores import STAGE as SCORES
@@ -80,9 +77,9 @@ def test_small_groups_are_calibrated_together_and_few_answers_give_no_radius() -
     found = calibrate(["big"] * 50 + ["b"] * 6, np.arange(56.0), settings)
     assert found.quantiles["other"] == (56, 51.0), "six alone are too few: all answers stand for the rest"
     assert calibrate(["a"] * 8, np.ones(8), settings).quantiles == {"other": (8, math.inf)}
-    assert abstains(True, False, math.inf, settings) == "unbounded"
-    assert abstains(True, False, 2501.0, settings) == "too_large" and abstains(True, False, 2500.0, settings) is None
-    assert abstains(True, True, 1.0, settings) == "home" and abstains(False, True, 1.0, settings) == "no_point"
+    assert abstains(True, math.inf, settings) == "unbounded"
+    assert abstains(True, 2501.0, settings) == "too_large" and abstains(True, 2500.0, settings) is None
+    assert abstains(False, 1.0, settings) == "no_point"
 
 
 def write(lake: Lake, table: str, rows: list[dict[str, Any]]) -> None:
@@ -210,26 +207,16 @@ def test_radii_are_scaled_where_attempts_tell_how_sure_an_answer_is(tmp_path: Pa
 def test_validation_pictures_are_asked_where_radii_are_calibrated(tmp_path: Path, snapshot_of: MakeSnapshot) -> None:
     lake = filled(tmp_path, snapshot_of, {"validation": 6, "benchmark": 10})
     inputs = open_inputs(SCORES, lake)
-    asks = SETTINGS.model_copy(update={"radius": RadiusSettings(calibrate=True, home_role="observer")})
+    asks = SETTINGS.model_copy(update={"radius": RadiusSettings(calibrate=True)})
     assert asked_items(inputs, SETTINGS).height == items(inputs, asks).height == 10
     asked = asked_items(inputs, asks)
     assert asked.height == 16 and evaluation_id("a", on_validation(SETTINGS)) in set(asked["evaluation_id"])
-    assert home_items(inputs, asks).height == 10 and home_items(inputs, SETTINGS).is_empty()
 
 
-@pytest.mark.parametrize(
-    ("said", "home"), [('{"home": false}', False), ('{"home": true}', True), ("hard to say", True)]
-)
-async def test_a_home_is_not_located_and_doubt_counts_as_one(said: str, home: bool) -> None:
-    class Model:
-        async def complete(self, role: str, messages: list[Any], **options: Any) -> ChatReply:
-            assert role == "observer" and "private home" in messages[0]["content"][1]["text"]
-            return ChatReply(said)
-
+def test_an_answer_that_is_held_back_tells_no_place() -> None:
     out = io.BytesIO()
     Image.new("RGB", (300, 200), "teal").save(out, "JPEG")
     picture = open_picture(out.getvalue())
-    assert (await shows_home(picture, Model(), "observer"))[0] is home  # type: ignore[arg-type]
     answer = parse_answer("<answer>48.0, 3.0</answer>")
     told = Located("a.jpg", "a", "r", picture, Trajectory(()), {}, answer, "within 9,000.0 km with 90%", 9000.0)
     held_back = replace(told, abstains="too_large")

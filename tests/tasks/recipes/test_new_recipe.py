@@ -424,20 +424,6 @@ def _of_label(lake: Lake) -> list[dict[str, Any]]:
     return lake.read("labels").select("image_id", "sha256", "lat", "lon", "split").to_dicts()
 
 
-def reasoned(truth: Address) -> str:
-    """A right answer with reasoning that supports it, in the form of GRPO's prompt."""
-    padding = "The road markings, the poles and the plants beside the road all agree with it. " * 3
-    said = (truth.country, f"{truth.region} in {truth.country}", f"{truth.city} in {truth.region}, {truth.country}")
-    levels = ("CountryIdentification", "RegionalGuess", "PreciseLocalization")
-    chain = {
-        level: {"Clues": [], "Reasoning": f"The signs name {name}. {padding}", "Conclusion": name, "Uncertainty": "Low"}
-        for level, name in zip(levels, said, strict=True)
-    }
-    answer = "; ".join(str(name) for name in (truth.country, truth.region, truth.city))
-    thought = json.dumps({"ChainOfThought": chain, "FinalAnswer": answer}, ensure_ascii=False)
-    return f"<think>{thought}</think><answer>{answer}</answer>"
-
-
 def test_the_gold_answer_earns_the_maximum_through_the_trainers_call(world: tuple[World, str]) -> None:
     place = world[0].place(0)
     city, record = place.city, world[0].first_image(0)
@@ -457,7 +443,8 @@ def test_the_gold_answer_earns_the_maximum_through_the_trainers_call(world: tupl
     state = RECIPES["geovista"].gold(Truth(0, 0, replace(address, city="Elsewhere")), 5)
     country = RECIPES["geovista"].gold(Truth(0, 0, replace(address, region="Elsewhere", city="Nowhere")), 5)
     assert [earned("geovista", one) for one in (RECIPES["geovista"].gold(truth, 5), state, country)] == [4, 2, 1]
-    assert earned("geoagent", reasoned(address)) == pytest.approx(3.0, abs=0.01)
+    full = RECIPES["geoagent"].reasoned_gold
+    assert full is not None and earned("geoagent", full(truth, 5)) == pytest.approx(3.0, abs=0.01)
     assert earned("geoagent", RECIPES["geoagent"].gold(truth, 5)) == pytest.approx(2.5, abs=0.01), "no reasoning"
 
 
@@ -479,12 +466,13 @@ def test_the_calls_of_a_reward_are_counted_and_a_budget_ends_training_with_a_che
 
         def draw(self, prompts: Any, rows: Any) -> list[list[Episode]]:
             def said(one: Episode) -> Episode:
-                return replace(one, answer=reasoned(Address("France", "Normandy", f"Ville {next(numbers)}")))
+                truth = Truth(49.0, 0.5, Address("France", "Normandy", f"Ville {next(numbers)}"))
+                return replace(one, answer=RECIPES["geoagent"].reasoned_gold(truth, 5))  # type: ignore[misc]
 
             return [[said(one) for one in group] for group in super().draw(prompts, rows)]
 
     monkeypatch.setattr("tasks.train.training.EmbeddedRollouts", Reasoning)
-    assert services_of(config, ["train"]) == {"geocoder", "chat"}
+    assert services_of(config, ["train"]) == {"answer_geocoder", "chat"}
     assert {role for _, role in roles_of(config, ["train"])} == {"embedder", "consistency"}
     ready: list[str] = []
     context = Context(

@@ -192,8 +192,9 @@ def fixed(*similarities: float) -> geoagent.Embed:
     ],
 )
 def test_geoagent_semantic_is_eq_7(similarities: tuple[float, ...], expected: float) -> None:
-    address = Address("a", "b", "c")
-    assert geoagent.semantic_similarity(address, address, fixed(*similarities)) == pytest.approx(expected)
+    said, truth = Address("a", "b", "c"), Address("x", "y", "z")
+    assert geoagent.semantic_similarity(said, truth, fixed(*similarities)) == pytest.approx(expected)
+    assert geoagent.semantic_similarity(truth, Address("X", "y.", "z"), fixed(*similarities)) == 1.0  # the same names
 
 
 def test_geoagent_truth_without_a_place_can_be_fully_right() -> None:
@@ -287,8 +288,8 @@ def test_terms_that_are_off_ask_no_service() -> None:
         settings = RewardSettings.model_validate({"terms": terms})
         return reward_services("geoagent", settings), reward_roles("geoagent", settings)
 
-    assert asked("spatial", "semantic", "consistency") == (("geocoder", "chat"), ("embedder", "consistency"))
-    assert asked("spatial") == (("geocoder",), ())
+    assert asked("spatial", "semantic", "consistency") == (("answer_geocoder", "chat"), ("embedder", "consistency"))
+    assert asked("spatial") == (("answer_geocoder",), ())
     assert asked("semantic") == (("chat",), ("embedder",))
     assert asked("judge") == ((), ())
     assert reward_for("geoagent", RewardSettings(terms=("judge",)))(GOLD, **vars(PARIS.address), lat=1, lon=1)

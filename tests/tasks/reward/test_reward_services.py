@@ -29,7 +29,7 @@ def services(url: str, chat: str | None = None) -> Connections:
     return connect(
         ServicesSettings.model_validate(
             {
-                "geocoder": {"base_url": f"{url}/nominatim", **once},
+                "answer_geocoder": {"base_url": f"{url}/nominatim", "protocol": "nominatim", **once},
                 "chat": {"base_url": f"{chat or url}/openai/v1", **once},
             }
         ),

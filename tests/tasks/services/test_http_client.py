@@ -69,10 +69,11 @@ async def test_status_decides_kind_and_whether_to_try_again(server, reply, statu
     assert len(server.asked) == error.attempts == (3 if retryable else 1)
 
 
-async def test_a_page_of_a_firewall_does_not_speak_of_our_key(server, reply):
+async def test_a_page_of_a_firewall_is_a_ban_that_is_not_asked_again(server, reply):
     server.says(reply(403, b"<html>Access denied</html>", "text/html"))
     error = await failure(server.client(HttpClient, max_attempts=3).request("GET", "/x"))
-    assert (error.kind, error.retryable, len(server.asked)) == ("outage", True, 3)
+    assert (error.kind, error.retryable, len(server.asked)) == ("banned", False, 1)
+    assert "requests_per_minute" in str(error) and "key" not in str(error)
 
 
 async def test_a_redirect_says_where_it_would_lead_and_no_secret(server, reply):

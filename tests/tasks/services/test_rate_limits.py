@@ -4,6 +4,7 @@ import asyncio
 import itertools
 import json
 import socket
+import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 from schemas.settings.services import ServicesSettings
 from tasks.collect.providers.mapillary.client import Mapillary
 from tasks.services import ServiceError, connect
+from tasks.services.http import HttpClient
 from tasks.services.limits import LONGEST_LIMIT_PAUSE_S, Breaker, Pauses, Suspended
 from tasks.services.rate_budget import BudgetFile, Paused, ProcessRateBudget, asking, pause, paused_s
 
@@ -343,3 +345,34 @@ def test_a_pause_is_never_said_to_last_zero_seconds(tmp_path: Path, caplog: pyte
     pauses.log_new()
     assert "mapillary says" in caplog.text and "for 0 s" not in caplog.text
     assert "for 1 s" in caplog.text
+
+
+class LeakyBucket:
+    """A gateway that takes a request every `interval_s` and refuses the others, as nginx's limit_req does."""
+
+    def __init__(self, interval_s: float, status: int, reply: Any) -> None:
+        self._interval_s, self._status, self._reply, self._next_s = interval_s, status, reply, 0.0
+        self.refused = 0
+
+    def __call__(self, asked: Any) -> Any:
+        now_s = time.monotonic()
+        if now_s < self._next_s:
+            self.refused += 1
+            page = b"<html><center><h1>Service Temporarily Unavailable</h1></center>nginx</html>"
+            return self._reply(self._status, page, "text/html")
+        self._next_s = now_s + self._interval_s
+        return 200, {"ok": True}
+
+
+@pytest.mark.parametrize("status", [503, 429])
+async def test_a_gateway_that_names_neither_limit_nor_time_is_asked_at_its_pace(
+    server: Any, reply: Any, status: int
+) -> None:
+    bucket = LeakyBucket(0.03, status, reply)
+    server.answers = bucket
+    client = server.client(HttpClient, limit_patience_s=60, backoff_s=0.05)
+    client._sleep = asyncio.sleep
+    await client.request_json("GET", "/first")
+    answers = await asyncio.gather(*(client.request_json("GET", f"/{number}") for number in range(20)))
+    assert [value for value, _ in answers] == [{"ok": True}] * 20
+    assert bucket.refused < 100, "it is not hammered"

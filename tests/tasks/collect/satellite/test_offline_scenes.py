@@ -87,22 +87,3 @@ async def test_faults_change_nothing_but_the_time_it_takes(url: str, tmp_path: P
             control.delete("/control/faults")
     assert rough == calm
     assert sum(struck.values()) > 10, struck  # the weather was really rough
-
-
-async def test_the_ground_around_a_point_is_told_from_its_scenes(url: str) -> None:
-    """A town of millions, the sea near a coast, a desert; and a street with houses is believed in the first alone."""
-    from tasks.geo.second_witness import contradiction
-    from tasks.services.sentinel.ground_cover import COVERS, SentinelGround
-
-    stac = Stac(connect(ServicesSettings(stac=StacEndpoint(base_url=f"{url}/stac/api/stac/v1")), {}).stac)
-    ground = SentinelGround(stac, SatelliteSettings())
-    town, sea, desert = [await ground.cover(*at) for at in ((48.8566, 2.3522), (43.2, 5.2), (24.0, 12.0))]
-    assert await ground.cover(46.0, -25.0) is None, "no scene is taken of the open ocean"
-    await stac.close()
-    assert town is not None and sea is not None and desert is not None
-    for one in (town, sea, desert):
-        assert set(one.near) == set(COVERS) and sum(one.near.values()) == pytest.approx(1, abs=0.01)
-    assert town.near["built_up"] > 0.5 and sea.near["water"] == 1.0 and desert.near["bare"] > 0.8
-    street = {"buildings": "yes", "traffic": "yes", "manmade": "yes", "plants": "maybe"}
-    told = [contradiction(street, one.near, one.around) for one in (town, sea, desert)]
-    assert told[0] < 0.2 and told[1] > 0.95 and told[2] > 0.95
