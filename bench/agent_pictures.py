@@ -22,10 +22,11 @@ from schemas import paper_tables
 from schemas.recipes import recipe_folders, training_recipes
 from schemas.settings.services import ServicesSettings
 from schemas.settings.synthesize import SynthesizeSettings
+from tasks.collect.providers.mapillary.client import Mapillary
 from tasks.lake import Lake
 from tasks.recipes.recipe import RECIPES
 from tasks.runtime.stage import WorkerSetup
-from tasks.services import Mapillary, connect
+from tasks.services import connect
 from tasks.synthesize.trajectories import open_context, work
 
 SIZE = 20_000
@@ -59,7 +60,7 @@ async def make(
     connections = connect(services(url), {})
     lake = Lake(folder)
     context = open_context(settings, WorkerSetup(lake, connections))
-    mapillary = Mapillary(connections.mapillary)
+    mapillary = Mapillary(connections.street_view["mapillary"])
     rows: list[dict[str, Any]] = []
     began = time.monotonic()
     written = _written(file)

@@ -36,12 +36,13 @@ from schemas.errors import GeofixError
 from schemas.settings.base import OPERATIONAL, Settings
 from schemas.settings.services import ServicesSettings
 from schemas.settings.spread import SpreadSettings
+from tasks.collect.providers.mapillary.client import Mapillary
 from tasks.lake import Lake
 from tasks.runtime import budget_actor
 from tasks.runtime.outcome import StageResult, Tick
 from tasks.runtime.ray_start import stop_ray
 from tasks.runtime.runner import Context, Inputs, Kept, Resources, Row, Stage, WorkerSetup, run
-from tasks.services import Mapillary, connect
+from tasks.services import connect
 
 # The nodes import geofix, not its benchmarks.
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -72,7 +73,7 @@ def open_client(settings: Asking, setup: WorkerSetup) -> Mapillary:
             if time.monotonic() > until_s:
                 raise RuntimeError(f"fewer than {settings.nodes} nodes got work")
             time.sleep(0.05)
-    return Mapillary(setup.connections.mapillary)
+    return Mapillary(setup.connections.street_view["mapillary"])
 
 
 async def ask(item: Row, mapillary: Mapillary) -> Kept:

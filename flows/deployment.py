@@ -13,7 +13,6 @@ from flows.options import RunOptions
 from schemas.config import Config
 from schemas.errors import GeofixError
 from schemas.load import ConfigError
-from schemas.settings.endpoint import Endpoint
 from tasks.lake.location import VARIABLES, Location
 from tasks.runtime.identity import code_version
 
@@ -106,8 +105,7 @@ def keys_from_blocks(config: Config) -> list[str]:
 
 def key_variables(config: Config) -> list[str]:
     """The environment variables that these settings read secrets from."""
-    services = (getattr(config.services, name) for name in type(config.services).model_fields)
-    endpoints = [one for one in (*services, *config.models.endpoints.values()) if isinstance(one, Endpoint)]
+    endpoints = (*config.services.endpoints().values(), *config.models.endpoints.values())
     named = [one.key_env for one in endpoints if one.key_env and one.public_key is None]
     store = VARIABLES.get(config.lake.partition("://")[0], ())
     return list(dict.fromkeys([*named, config.notify.url_env, *store]))

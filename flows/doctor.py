@@ -24,7 +24,6 @@ from flows.servers import answers
 from schemas.config import Config
 from schemas.errors import GeofixError
 from schemas.extras import EXTRAS, install_command, missing_modules
-from schemas.settings.endpoint import Endpoint
 from tasks.lake import Lake
 from tasks.lake.location import Location
 from tasks.lake.state import state_folder
@@ -164,11 +163,10 @@ def _asked(config: Config) -> dict[str, str]:
     if config.offline.serve:
         return {}
     needed = services_of(config, STAGES)
-    services = {name: getattr(config.services, name) for name in type(config.services).model_fields if name in needed}
+    services = {name: one for name, one in config.services.endpoints().items() if name in needed}
     endpoints = {config.models.role(role).endpoint for _, role in roles_of(config, STAGES)}
     models = {f"models {name}": one for name, one in config.models.endpoints.items() if name in endpoints}
-    every = {**services, **models}
-    return {name: one.base_url for name, one in every.items() if isinstance(one, Endpoint) and one.base_url}
+    return {name: one.base_url for name, one in {**services, **models}.items() if one.base_url}
 
 
 def _reach(url: str) -> tuple[Verdict, str]:

@@ -16,7 +16,6 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from schemas.config import Config
-from schemas.settings.endpoint import Endpoint
 from tasks.lake import Lake
 from tasks.runtime.calls import spent_usd
 from tasks.runtime.identity import code_version
@@ -124,10 +123,7 @@ class _Files(Collector):
 
     def _days(self) -> Iterator[Metric]:
         today, found = int(time.time() // 86_400), []
-        for name in type(self._config.services).model_fields:
-            endpoint = getattr(self._config.services, name)
-            if not isinstance(endpoint, Endpoint):
-                continue
+        for name, endpoint in self._config.services.endpoints().items():
             allowances = {one.name: one for kind in KINDS for one in endpoint.allowances(kind) if one.per_day}
             for allowance in allowances.values():
                 standing = self._budgets.standing(f"{endpoint.base_url} {allowance.name}")

@@ -74,7 +74,7 @@ def segments(config: "Config", stages: Sequence[str]) -> "list[tuple[str, list[S
     model of a phase, training is in two parts: the phases up to that one, and after the measurement the samples again
     and the phases that follow.
     """
-    train, found = config.train, _steps_run(config, stages)
+    train, found = config.train, steps_run(config, stages)
     if "train" in stages and "cold_start" not in train.phases:
         found = [(stage, steps) for stage, steps in found if stage != "synthesize"]
     if not {"difficulty", "train"} <= {stage for stage, _ in found}:
@@ -94,7 +94,7 @@ def segments(config: "Config", stages: Sequence[str]) -> "list[tuple[str, list[S
     return [*found[:at], *parts, *found[at + 2 :]]
 
 
-def _steps_run(config: "Config", stages: Sequence[str]) -> "list[tuple[str, list[Stage | ColumnStage]]]":
+def steps_run(config: "Config", stages: Sequence[str]) -> "list[tuple[str, list[Stage | ColumnStage]]]":
     """(stage, its steps) as far as a run of these stages has them under the recipe, in the order of the stages."""
     found = [(stage, list(steps_of(stage))) for stage in stages]
     if "train" not in stages:
@@ -120,7 +120,7 @@ def services_of(config: "Config", stages: Sequence[str]) -> set[str]:
     is_frozen = config.services.tools.mode == "frozen"
     return {
         str(service)
-        for stage, steps in _steps_run(config, stages)
+        for stage, steps in steps_run(config, stages)
         for step in steps
         for service in services_asked(step, section_of(config, step.section or stage))
         if not (is_frozen and isinstance(service, ToolService))
@@ -132,7 +132,7 @@ def roles_of(config: "Config", stages: Sequence[str]) -> list[tuple[str, str]]:
     from schemas.config import section_of
 
     found = []
-    for stage, steps in _steps_run(config, stages):
+    for stage, steps in steps_run(config, stages):
         for step in steps:
             roles = getattr(step, "roles", None)
             section = step.section or stage

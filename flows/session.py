@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote
 from uuid import UUID
 
+from flows.asked import asked_lines
 from flows.deployment import keys_from_blocks, require_absolute_lake
 from flows.display import Display, display
 from flows.metrics import RunMetrics, run_metrics
@@ -136,6 +137,8 @@ def open_session(options: RunOptions, stages: Sequence[str]) -> Iterator[Session
             if deployed:
                 keys_from_blocks(config)
             check_before(config, stages)
+            for line in asked_lines(config, stages):
+                display.get().say(line)
             lake = Lake(config.lake)
             several = len(stages) > 1  # of which one will need the world
             with offline_world(config, lake.state / "offline-world.log", early=several) as (reachable, ready):

@@ -19,7 +19,7 @@ COMMON: dict[str, Any] = {
     ],
     "profile": Annotated[
         str | None,
-        typer.Option(metavar="NAME", show_default="offline", help="Services: offline, miniature or production."),
+        typer.Option(metavar="NAME", show_default="offline", help="Services: offline, miniature, open or production."),
     ],
     "lake": Annotated[
         str | None,

@@ -16,8 +16,8 @@ from infra.offline.data import read_table
 from infra.offline.seeded_random import fraction, key_of
 
 SERVICES = (
-    "mapillary", "mapillary-cdn", "mapillary-tiles", "nominatim", "google", "opencage", "tavily", "you", "maps",
-    "places", "openai", "stac", "sas", "blob",
+    "mapillary", "mapillary-cdn", "mapillary-tiles", "panoramax", "nominatim", "google", "opencage", "tavily", "you",
+    "maps", "places", "openai", "stac", "sas", "blob",
 )  # fmt: skip
 STATUSES = (402, 403, 429, 500, 502, 503, 504)
 KINDS = (
@@ -26,7 +26,10 @@ KINDS = (
 )  # fmt: skip
 DRIFTS = ("rename", "retype", "drop")
 # What befalls images, and the services that can tell of it; of others such a rule would do nothing.
-_OF_IMAGES = {"deleted": ("mapillary", "mapillary-tiles", "mapillary-cdn"), "changed": ("mapillary-cdn",)}
+_OF_IMAGES = {
+    "deleted": ("mapillary", "mapillary-tiles", "mapillary-cdn", "panoramax"),
+    "changed": ("mapillary-cdn", "panoramax"),
+}
 Answer = tuple[int, bytes, str, dict[str, str]]  # status, body, content type, headers
 _REASONS = {
     402: "Payment Required", 403: "Forbidden", 429: "Too Many Requests", 502: "Bad Gateway",

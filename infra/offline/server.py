@@ -30,6 +30,7 @@ from infra.offline.services.geocoding import Google, Nominatim, OpenCage
 from infra.offline.services.image_host import DEFAULT_LIFETIME_S, ImageHost
 from infra.offline.services.mapillary import TOKEN, Limits, Mapillary, MapillaryTiles
 from infra.offline.services.maps import Maps
+from infra.offline.services.panoramax import Panoramax
 from infra.offline.services.places import Places
 from infra.offline.services.web_search import Tavily, You
 from infra.offline.sign_index import SignIndex
@@ -69,6 +70,7 @@ def create_app(
         *graph.routes(),
         *MapillaryTiles(world, graph).routes(),
         *host.routes(),
+        *Panoramax(world, host).routes(),
         *lookup.routes(),
         *Google(lookup).routes(),
         *OpenCage(lookup).routes(),
@@ -141,7 +143,7 @@ class _Warming:
     It takes ten seconds of CPU in a large world, and a run that only collects pictures never needs it.
     """
 
-    PICTURES = ("/health", "/control/", "/mapillary", "/stac/", "/sas/", "/blob/")
+    PICTURES = ("/health", "/control/", "/mapillary", "/panoramax/", "/stac/", "/sas/", "/blob/")
 
     def __init__(self, answers: Application, prepare: list[Callable[[], None]]) -> None:
         self._answers, self._prepare = answers, prepare

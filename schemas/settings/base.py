@@ -6,6 +6,8 @@ from pydantic import BaseModel, ConfigDict
 
 # Put into a field's json_schema_extra: changing it changes how fast or where work is done, not what comes out.
 OPERATIONAL: dict[str, Any] = {"operational": True}
+# Likewise, of a field that was added to a section: with its default, what was made before it is still what comes out.
+ADDED: dict[str, Any] = {"added": True}
 
 
 class Settings(BaseModel):
@@ -17,9 +19,9 @@ class Settings(BaseModel):
         """The fields that decide what comes out; a stage whose identity is unchanged has nothing to redo."""
         found: dict[str, Any] = {}
         for name, info in type(self).model_fields.items():
-            extra = info.json_schema_extra
-            if isinstance(extra, dict) and extra.get("operational"):
-                continue
+            extra = info.json_schema_extra if isinstance(info.json_schema_extra, dict) else {}
             value = getattr(self, name)
+            if extra.get("operational") or (extra.get("added") and value == info.default):
+                continue
             found[name] = value.identity() if isinstance(value, Settings) else self.model_dump(mode="json")[name]
         return found

@@ -5,7 +5,8 @@ from typing import Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from schemas.settings.base import OPERATIONAL, Settings
+from schemas.providers import provider_packages
+from schemas.settings.base import ADDED, OPERATIONAL, Settings
 from schemas.settings.satellite import SatelliteSettings
 
 MAX_HALF_SIZE_M = 20_000.0  # 0.01 square degrees a request: wider boxes mean dozens of requests a place
@@ -26,6 +27,18 @@ class RefreshSettings(Settings):
 class CollectSettings(Settings):
     """How street-view pictures are searched, chosen and stored."""
 
+    providers: tuple[str, ...] = Field(
+        ("mapillary",),
+        min_length=1,
+        description="street-view providers that are asked, those that are preferred first",
+        json_schema_extra=ADDED,
+    )
+    prefer: Literal["order", "nearest"] = Field(
+        "order",
+        description="of several providers, in each search box: order: pictures of the first one before those of the "
+        "next; nearest: the best score, whoever has it",
+        json_schema_extra=ADDED,
+    )
     panoramas: int = Field(1, ge=0, le=20, description="panoramas wanted for a place")
     photos: int = Field(1, ge=0, le=20, description="perspective photos wanted for a place")
     half_sizes_m: tuple[float, ...] = Field(
@@ -70,7 +83,7 @@ class CollectSettings(Settings):
     )
     find: Literal["auto", "boxes", "tiles"] = Field(
         "auto",
-        description="boxes: search the Graph API; tiles: look at vector tiles first and ask only for what they show; "
+        description="boxes: search by box; tiles: look at vector tiles first and ask only for what they show; "
         "auto: boxes, and tiles where a box is crowded",
         json_schema_extra=OPERATIONAL,  # each finds the same pictures, unless `search_requests` cuts it short
     )
@@ -79,7 +92,7 @@ class CollectSettings(Settings):
         ge=1,
         le=2000,
         description="a box with this many pictures is taken for incomplete and looked at in smaller pieces; "
-        "the service gives at most 2000 and silently fewer in crowded places",
+        "Mapillary gives at most 2000 and silently fewer in crowded places, Panoramax is asked for this many",
     )
     short_rows: int = Field(
         10,
@@ -103,6 +116,14 @@ class CollectSettings(Settings):
     satellite: SatelliteSettings = Field(SatelliteSettings(), json_schema_extra=OPERATIONAL)
     # When to look again makes no place another one.
     refresh: RefreshSettings = Field(RefreshSettings(), json_schema_extra=OPERATIONAL)
+
+    @field_validator("providers")
+    @classmethod
+    def _known(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        known = provider_packages()
+        if any(name not in known for name in value) or len(set(value)) < len(value):
+            raise ValueError(f"must be a list of {', '.join(known)}, each once")
+        return value
 
     @field_validator("half_sizes_m")
     @classmethod

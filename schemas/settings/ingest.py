@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, field_validator, model_validator
 
+from schemas.providers import provider_packages
 from schemas.settings.base import OPERATIONAL, Settings
 
 LayoutName = Literal[
@@ -14,8 +15,12 @@ SplitName = Literal["train", "validation", "benchmark"]
 Purpose = Literal["benchmark", "training", "pool"]
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-# What other parts write into images.source: a dataset of that name could not be told from theirs.
-TAKEN = frozenset({"mapillary", "sentinel-2-l2a", "sentinel-2", "planetary-computer"})
+_TAKEN = frozenset({"sentinel-2-l2a", "sentinel-2", "planetary-computer"})
+
+
+def is_taken(name: str) -> bool:
+    """Whether other parts write this into images.source: a dataset of that name could not be told from theirs."""
+    return name.casefold() in _TAKEN or name.casefold() in provider_packages()
 
 
 ATTRIBUTED = ("id", "creator", "licence")  # what an attribution may hold in braces
@@ -23,7 +28,7 @@ ATTRIBUTED = ("id", "creator", "licence")  # what an attribution may hold in bra
 
 def is_dataset_name(name: str) -> bool:
     """Whether it can name a dataset: it becomes a file name and the beginning of every item's id."""
-    return _NAME.fullmatch(name) is not None and name.casefold() not in TAKEN
+    return _NAME.fullmatch(name) is not None and not is_taken(name)
 
 
 class PictureRules(Settings):
@@ -134,7 +139,7 @@ class IngestSettings(Settings):
     @classmethod
     def _usable_name(cls, value: str | None) -> str | None:
         if value is not None and not is_dataset_name(value):
-            taken = ", which is the name of another source" if value.casefold() in TAKEN else ""
+            taken = ", which is the name of another source" if is_taken(value) else ""
             raise ValueError(f"must be letters, digits, '.', '_' or '-', at most 64{taken}")
         return value
 

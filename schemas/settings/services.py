@@ -1,8 +1,8 @@
 """Where the outside services are, and how their clients behave.
 
-The defaults are the offline world on loopback. Production changes URLs and names the environment variables that hold
-the keys; a key itself never stands in configuration. The one exception are the offline world's own keys, which are
-public, and are refused for any address that is not loopback.
+The defaults are the offline world on loopback; Panoramax's is its public catalogue, which wants no key. Production
+changes URLs and names the environment variables that hold the keys; a key itself never stands in configuration. The one
+exception are the offline world's own keys, which are public, and are refused for any address that is not loopback.
 """
 
 from typing import Any, ClassVar, Literal
@@ -21,6 +21,7 @@ __all__ = [
     "GeocoderEndpoint",
     "MapillaryEndpoint",
     "MapsEndpoint",
+    "PanoramaxEndpoint",
     "Price",
     "SearchEndpoint",
     "ServicesSettings",
@@ -44,7 +45,11 @@ _OFFLINE_TILES = "/mapillary-tiles/maps/vtp/mly1_public/2"
 _OFFLINE_FILES = "/blob/{account}/{container}/"
 
 
-class MapillaryEndpoint(Endpoint):
+class StreetViewEndpoint(Endpoint):
+    """A provider of street-level pictures; its field's name in `ServicesSettings` is the provider's."""
+
+
+class MapillaryEndpoint(StreetViewEndpoint):
     """The Graph API, and the host of its vector tiles."""
 
     elsewhere: ClassVar[dict[str, Any]] = {
@@ -101,6 +106,26 @@ class MapillaryEndpoint(Endpoint):
         if self.public_key is None and is_loopback(self.tiles_url) and not is_loopback(self.base_url):
             raise ValueError("tiles_url is on loopback and base_url is not: a real token would go to the offline world")
         return self
+
+
+PANORAMAX = "https://api.panoramax.xyz/api"  # the catalogue of all instances
+
+
+class PanoramaxEndpoint(StreetViewEndpoint):
+    """The API of the federated catalogue, or of one instance: open to all, without a key.
+
+    It names no limits. The pace elsewhere than on loopback is ours, and counts pictures too: they come from the hosts
+    of those who took them.
+    """
+
+    elsewhere: ClassVar[dict[str, Any]] = {"public_key": None, "requests_per_minute": 120}
+
+    base_url: str = PANORAMAX
+
+    @model_validator(mode="before")
+    @classmethod
+    def _is_public_unless_named(cls, data: Any) -> Any:
+        return {"base_url": PANORAMAX, **data} if isinstance(data, dict) else data
 
 
 _PLANETARY_COMPUTER = "https://planetarycomputer.microsoft.com/api"
@@ -316,6 +341,10 @@ class ServicesSettings(Settings):
         ClientSettings(), description="of every service, unless the service sets the field itself"
     )
     mapillary: MapillaryEndpoint = MapillaryEndpoint()
+    panoramax: PanoramaxEndpoint = PanoramaxEndpoint()
+    street_view: dict[str, StreetViewEndpoint] = Field(
+        default_factory=dict, description="street-view providers of your own, by their name in `collect.providers`"
+    )
     stac: StacEndpoint = StacEndpoint()
     geocoder: GeocoderEndpoint = GeocoderEndpoint()
     search: SearchEndpoint = SearchEndpoint()
@@ -335,6 +364,15 @@ class ServicesSettings(Settings):
     chat: ChatEndpoint = ChatEndpoint()
     trained: TrainedEndpoint | None = Field(None, description="chat server of a trained checkpoint, where one runs")
 
+    def providers(self) -> dict[str, StreetViewEndpoint]:
+        """The street-view providers, ours and those of the user, by name."""
+        return {name: one for name, one in self.endpoints().items() if isinstance(one, StreetViewEndpoint)}
+
+    def endpoints(self) -> dict[str, Endpoint]:
+        """Every service that has an address, by name."""
+        own = {name: getattr(self, name) for name in type(self).model_fields}
+        return {**{name: one for name, one in own.items() if isinstance(one, Endpoint)}, **self.street_view}
+
     @model_validator(mode="before")
     @classmethod
     def _share_client(cls, data: Any) -> Any:
@@ -344,19 +382,19 @@ class ServicesSettings(Settings):
             given = given.model_dump(exclude_unset=True)
         if not isinstance(given, dict) or not _is_valid(given):
             return data  # what is wrong is said of `client` alone
+        absent = ("trained", "tool_geocoder", "answer_geocoder", "world_maps")
         shared = dict(data)
         for name, kind in _ENDPOINTS.items():
-            own = data.get(name, None if name in ("trained", "tool_geocoder", "answer_geocoder", "world_maps") else {})
-            if isinstance(own, kind):
-                own = own.model_dump(exclude_unset=True)
-            if isinstance(own, dict):
-                fields = (field for field in given if _is_default(kind, field))
-                shared[name] = {**{field: given[field] for field in fields}, **own}
-        return shared
+            shared[name] = _with_client(data.get(name, None if name in absent else {}), kind, given)
+        if isinstance(data.get("street_view"), dict):
+            theirs = data["street_view"].items()
+            shared["street_view"] = {name: _with_client(one, StreetViewEndpoint, given) for name, one in theirs}
+        return {name: value for name, value in shared.items() if value is not None or name in data}
 
 
 _ENDPOINTS: dict[str, type[Endpoint]] = {
     "mapillary": MapillaryEndpoint,
+    "panoramax": PanoramaxEndpoint,
     "stac": StacEndpoint,
     "geocoder": GeocoderEndpoint,
     "search": SearchEndpoint,
@@ -367,6 +405,15 @@ _ENDPOINTS: dict[str, type[Endpoint]] = {
     "chat": ChatEndpoint,
     "trained": TrainedEndpoint,
 }
+
+
+def _with_client(own: Any, kind: type[Endpoint], given: dict[str, Any]) -> Any:
+    """A service's own fields, and those of the client that it leaves to it; what is no service stays as it is."""
+    if isinstance(own, kind):
+        own = own.model_dump(exclude_unset=True)
+    if not isinstance(own, dict):
+        return own
+    return {**{field: given[field] for field in given if _is_default(kind, field)}, **own}
 
 
 def _is_valid(given: dict[str, Any]) -> bool:

@@ -1,18 +1,17 @@
 """Questions gathered into few requests: many wait a moment, one asks for all."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Any
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, Generic, TypeVar
 
 from tasks.services import ServiceError
 
-Answer = dict[str, Any]
-Batch = dict[str, asyncio.Future[Answer | None]]
+Answer = TypeVar("Answer")
 # What a request is refused with that one of its keys may be the cause of. A wrong token or a spent budget is not.
 _MAY_BE_ONE_KEYS = frozenset({"rejected", "bad_response", "too_big"})
 
 
-class Batches:
+class Batches(Generic[Answer]):
     """Answers by key, asked for together: at most `most` keys a request, none waits longer than `linger_s` for others.
 
     A key that several ask for at once is asked for once. What the request raises, all waiting callers get; but where
@@ -20,10 +19,10 @@ class Batches:
     """
 
     def __init__(
-        self, ask: Callable[[list[str]], Awaitable[Mapping[str, Answer]]], most: int, linger_s: float = 0.25
+        self, ask: Callable[[Sequence[str]], Awaitable[Mapping[str, Answer]]], most: int, linger_s: float = 0.25
     ) -> None:
         self._ask, self._most, self._linger_s = ask, most, linger_s
-        self._waiting: Batch = {}
+        self._waiting: dict[str, asyncio.Future[Answer | None]] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._asking: set[asyncio.Task[None]] = set()  # a task without a reference may be collected before it is done
 
@@ -48,7 +47,7 @@ class Batches:
         self._asking.add(task)
         task.add_done_callback(self._asking.discard)
 
-    async def _answer(self, batch: Batch) -> None:
+    async def _answer(self, batch: dict[str, asyncio.Future[Answer | None]]) -> None:
         try:
             found = await self._ask(list(batch))
         except ServiceError as error:
@@ -65,6 +64,6 @@ class Batches:
                 future.set_result(found.get(key))
 
 
-def _raise(error: Exception, batch: Batch) -> None:
+def _raise(error: Exception, batch: Mapping[str, asyncio.Future[Any]]) -> None:
     for future in batch.values():
         future.set_exception(error)

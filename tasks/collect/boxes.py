@@ -1,4 +1,4 @@
-"""Search boxes around a place, in pieces that the image service answers."""
+"""Search boxes around a place, in pieces that a provider answers."""
 
 import itertools
 import math
@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from tasks.geo.distance import distance_km
 
-MAX_AREA_SQ_DEG = 0.01  # the service's limit, as an area
 METRES_PER_DEGREE = math.pi * 6_371_000.0 / 180.0
 _POLE = 85.0  # no road is nearer to a pole, and a degree of longitude has almost no length there
 
@@ -51,8 +50,8 @@ class Box:
         ]
 
 
-def boxes_around(lat: float, lon: float, half_size_m: float) -> list[Box]:
-    """Boxes that together reach half_size_m from a point in each direction, each within the service's limit."""
+def boxes_around(lat: float, lon: float, half_size_m: float, box_sq_deg: float) -> list[Box]:
+    """Boxes that together reach half_size_m from a point in each direction, each of an area of box_sq_deg at most."""
     lat_reach = half_size_m / METRES_PER_DEGREE
     lon_reach = min(180.0, lat_reach / math.cos(math.radians(min(abs(lat), _POLE))))
     south, north = max(lat - lat_reach, -90.0), min(lat + lat_reach, 90.0)
@@ -65,12 +64,12 @@ def boxes_around(lat: float, lon: float, half_size_m: float) -> list[Box]:
         spans = [(west, 180.0), (-180.0, east - 360.0)]
     else:
         spans = [(west, east)]
-    return [piece for w, e in spans for piece in _small_enough(Box(south, w, north, e))]
+    return [piece for w, e in spans for piece in _small_enough(Box(south, w, north, e), box_sq_deg)]
 
 
-def _small_enough(box: Box) -> list[Box]:
+def _small_enough(box: Box, box_sq_deg: float) -> list[Box]:
     """The box as the fewest strips that each stay within the limit."""
     # A little below the limit: the service computes the area from the rounded text we send.
-    count = math.ceil(box.area_sq_deg / (MAX_AREA_SQ_DEG * 0.999))
+    count = max(1, math.ceil(box.area_sq_deg / (box_sq_deg * 0.999)))
     edges = [box.west + (box.east - box.west) * i / count for i in range(count)] + [box.east]
     return [Box(box.south, west, box.north, east) for west, east in itertools.pairwise(edges)]

@@ -1,110 +1,96 @@
-"""One picture the image service has, as far as its metadata tells."""
+"""One picture a provider has, as far as its metadata tells, and how far it lies from a place."""
 
 import math
-from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any, Literal
 
 from tasks.geo.distance import distance_km, is_point
 
 Kind = Literal["panorama", "photo"]
-FIELDS = (
-    *("id", "sequence", "captured_at", "geometry", "computed_geometry", "compass_angle", "computed_compass_angle"),
-    *("camera_type", "is_pano", "quality_score", "creator", "width", "height", "thumb_original_url"),
-)
-_SPHERES = frozenset({"spherical", "equirectangular"})  # the same camera under two names
-_FLAT = frozenset({"perspective", "fisheye"})
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+Point = tuple[float, float]  # latitude, longitude
 
 
 @dataclass(frozen=True)
-class Candidate:
-    """A picture near a place. Absent values are None; quality is 0 where the service has none."""
+class PictureRecord:
+    """A picture as its provider describes it. Absent values are None; quality is 0 where the provider has none."""
 
-    source_id: str
+    source: str  # the provider's name
+    source_id: str  # empty: the record has no sound id
     kind: Kind | None  # None: what it is is not clear, so it is not used
+    point: Point | None = None  # None: it says no place on Earth
+    found_at: Point | None = None  # where the camera said it was: the provider searches by this
+    url: str | None = None
+    pixels: int | None = None
+    quality: float = 0.0  # 0 to 1
+    sequence_id: str | None = None
+    compass_angle: float | None = None  # 0 to 360, clockwise from north: where the middle of the picture looks
+    camera_type: str | None = None
+    creator: str | None = None
+    captured_at: datetime | None = None
+    licence: str | None = None  # None: nobody said that it may be used, so it is not
+    platform: str = ""  # as credits name the provider
+    more: Mapping[str, Any] = field(default_factory=dict)  # what else goes into `metadata_json`
+
+    @property
+    def key(self) -> str:
+        """A name for the picture among those of all providers."""
+        return key_of(self.source, self.source_id)
+
+
+def key_of(source: str, source_id: str) -> str:
+    """A name for a picture among those of all providers."""
+    return f"{source}/{source_id}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Candidate(PictureRecord):
+    """A picture near a place."""
+
     lat: float
     lon: float
-    found_at: tuple[float, float]  # where the camera said it was: the service searches by this
-    url: str | None
+    found_at: Point
     distance_m: float  # from the place it would answer
-    pixels: int | None
-    quality: float  # 0 to 1
-    sequence_id: str | None
-    compass_angle: float | None  # 0 to 360, clockwise from north: where the middle of the picture looks
-    camera_type: str | None
-    creator: str | None
-    captured_at: datetime | None
     shift_m: float = 0.0  # between where the camera says it was and where matching puts it
 
 
-def read_candidate(row: dict[str, Any], place_lat: float, place_lon: float) -> Candidate | None:
-    """A row of the service as a candidate; None when it says no place on Earth.
-
-    Absent values are absent keys there, and nothing promises that present ones have the right type.
-    """
-    said, corrected = _point(row.get("geometry")), _point(row.get("computed_geometry"))  # corrected by matching
-    point = corrected or said
-    if point is None:
+def candidate_of(record: PictureRecord, place_lat: float, place_lon: float) -> Candidate | None:
+    """The record as a candidate for a place; None when it says no place on Earth."""
+    if record.point is None:
         return None
-    lat, lon = point
-    found_at = said or point
-    url, sequence, creator, camera = (
-        row.get(key) for key in ("thumb_original_url", "sequence", "creator", "camera_type")
-    )
-    username = creator.get("username") if isinstance(creator, dict) else None
-    angle = _number(row.get("computed_compass_angle"))
-    angle = angle if angle is not None else _number(row.get("compass_angle"))
+    lat, lon = record.point
+    found_at = record.found_at or record.point
     return Candidate(
-        source_id=str(row["id"]),
-        kind=kind_of(row.get("is_pano"), camera),
+        **(vars(record) | {"found_at": found_at}),
         lat=lat,
         lon=lon,
-        found_at=found_at,
-        url=url if isinstance(url, str) else None,
         distance_m=distance_km(place_lat, place_lon, lat, lon) * 1000.0,
-        pixels=_pixels(row.get("width"), row.get("height")),
-        quality=min(max(_number(row.get("quality_score")) or 0.0, 0.0), 1.0),
-        sequence_id=sequence if isinstance(sequence, str) else None,
-        compass_angle=None if angle is None else angle % 360.0 % 360.0,  # twice: -1e-20 % 360 is 360 itself
-        camera_type=camera if isinstance(camera, str) else None,
-        creator=username if isinstance(username, str) and username else None,
-        captured_at=_time(row.get("captured_at")),
         shift_m=distance_km(*found_at, lat, lon) * 1000.0,
     )
 
 
-def kind_of(is_pano: Any, camera_type: Any) -> Kind | None:
-    """What a picture is; None when its two fields contradict each other, or neither says it."""
-    camera_type = camera_type if isinstance(camera_type, str) else None
-    if camera_type in _SPHERES:
-        return None if is_pano is False else "panorama"
-    if camera_type in _FLAT:
-        return None if is_pano is True else "photo"
-    # Not known is not False: a sphere taken for a flat picture would go to models as one.
-    if is_pano is True:
-        return "panorama"
-    return "photo" if is_pano is False else None
-
-
-def _point(geometry: Any) -> tuple[float, float] | None:
+def point_of(geometry: Any) -> Point | None:
+    """The point of a GeoJSON geometry; None where it holds none on Earth. Nothing promises that types are right."""
     pair = geometry.get("coordinates") if isinstance(geometry, dict) else None
     if not isinstance(pair, list) or len(pair) < 2:
         return None
-    lon, lat = _number(pair[0]), _number(pair[1])  # GeoJSON: longitude first
+    lon, lat = number_of(pair[0]), number_of(pair[1])  # GeoJSON: longitude first
     if lat is None or lon is None or not is_point(lat, lon):
         return None
     # 0, 0 is what a position that is not known is written as; there is no street within 500 km of it.
     return (lat, lon) if lat or lon else None
 
 
-def _pixels(width: Any, height: Any) -> int | None:
+def pixels_of(width: Any, height: Any) -> int | None:
+    """The size of a picture; None where a side is not a whole number above 0."""
     if not (isinstance(width, int) and isinstance(height, int) and width > 0 and height > 0):
         return None
     return width * height
 
 
-def _number(value: Any) -> float | None:
+def number_of(value: Any) -> float | None:
+    """A finite number; None for anything else, also true and false."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     try:
@@ -114,11 +100,12 @@ def _number(value: Any) -> float | None:
     return number if math.isfinite(number) else None
 
 
-def _time(milliseconds: Any) -> datetime | None:
-    number = _number(milliseconds)
-    if number is None:
-        return None
-    try:
-        return _EPOCH + timedelta(milliseconds=number)
-    except OverflowError:
-        return None
+def heading_of(value: Any) -> float | None:
+    """A direction within the circle, 0 to 360."""
+    angle = number_of(value)
+    return None if angle is None else angle % 360.0 % 360.0  # twice: -1e-20 % 360 is 360 itself
+
+
+def text_of(value: Any) -> str | None:
+    """A text that is not empty."""
+    return value if isinstance(value, str) and value else None

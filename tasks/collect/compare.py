@@ -7,13 +7,14 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Literal
 
-from tasks.collect.download import ADDRESS, FRESH_URLS
+from tasks.collect.candidates import key_of
+from tasks.collect.download import FRESH_URLS
 from tasks.collect.hosts import GONE, Hosts, Refused, is_refusal
+from tasks.collect.providers.provider import FetchedBytes, StreetViewProvider
 from tasks.collect.responses import FetchedImage, StageResponses
 from tasks.imaging.decode import BadImage, Encoded
 from tasks.runtime.computing import computing
-from tasks.services import Mapillary, ServiceError, safe_url
-from tasks.services.mapillary import Fetched
+from tasks.services import ServiceError, safe_url
 
 KEPT_S = 24 * 3600.0  # that a changed picture waits for its place: a check of everything takes hours
 
@@ -31,7 +32,7 @@ class Known:
 class Found:
     """What became of it, and the bytes that came, if any did that are a picture."""
 
-    status: Literal["same", "changed", "unavailable"]
+    status: Literal["same", "changed", "unavailable", "deleted"]
     came: FetchedImage | None = None
 
 
@@ -39,8 +40,12 @@ class _Unavailable(Exception):
     """Its host does not have it, or the service offers no address."""
 
 
+class _Deleted(Exception):
+    """Its host does not have it, and its host is the provider."""
+
+
 async def compared(
-    known: Known, url: object, mapillary: Mapillary, responses: StageResponses, hosts: Hosts, downloads: int
+    known: Known, url: str, provider: StreetViewProvider, responses: StageResponses, hosts: Hosts, downloads: int
 ) -> Found:
     """Whether the bytes are still those that are known; only without the host's mark of them do they come again.
 
@@ -48,13 +53,14 @@ async def compared(
     host does not give it, and does not say why.
     """
     # What a run that was killed has left: the host says whether it still is the picture.
-    left = responses.find_image(known.source_id)
+    key = key_of(provider.name, known.source_id)
+    left = responses.find_image(key)
     if left is not None and not await _counts(left, known):
         left = None
     mark = left.etag if left is not None and left.etag else known.etag
     try:
         for _ in range(downloads):
-            fetched, url = await _asked(known.source_id, url, mark, mapillary, hosts)
+            fetched, url = await _asked(known.source_id, url, mark, provider, hosts)
             if fetched is not None:
                 came = FetchedImage.now(fetched.data, fetched.etag or None, safe_url(url))
             elif left is not None and mark == left.etag:
@@ -64,12 +70,14 @@ async def compared(
             if came.sha256 == known.sha256:
                 return Found("same", came)
             # Before it is decoded, where a kill would lose it.
-            await responses.keep_image(known.source_id, came, KEPT_S)
+            await responses.keep_image(key, came, KEPT_S)
             if await _counts(came, known):
                 return Found("changed", came)
-            responses.forget_image(known.source_id)
+            responses.forget_image(key)
     except _Unavailable:
         pass
+    except _Deleted:
+        return Found("deleted")
     return Found("unavailable")
 
 
@@ -87,23 +95,25 @@ def _is_picture(data: bytes) -> bool:
 
 
 async def _asked(
-    source_id: str, url: object, mark: str | None, mapillary: Mapillary, hosts: Hosts
-) -> tuple[Fetched | None, str]:
+    source_id: str, url: str, mark: str | None, provider: StreetViewProvider, hosts: Hosts
+) -> tuple[FetchedBytes | None, str]:
     """What the host says, and under which address: new ones are asked for where one is past its time."""
     since = hosts.so_far()
     for attempt in range(1 + FRESH_URLS):
-        if not isinstance(url, str):
+        if not url:
             break
         try:
-            fetched = await mapillary.fetch_if_changed(url, mark)
+            fetched = await provider.fetch(url, mark)
             hosts.answered(url)
             return fetched, url
         except ServiceError as error:
+            if error.kind == "not_found" and provider.limits.missing_is_gone:
+                raise _Deleted from error
             if error.kind == "not_found" or (error.status == GONE and attempt == FRESH_URLS):
                 break
             if error.kind != "expired" or attempt == FRESH_URLS:
                 if is_refusal(error):
                     raise Refused(error, url, since) from error
                 raise
-        url = (await mapillary.image(source_id, ADDRESS)).get("thumb_original_url")
+        url = await provider.address(source_id)
     raise _Unavailable

@@ -1,5 +1,6 @@
 """One picture from its address to the image store, or why it cannot be used."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -7,19 +8,18 @@ from schemas.settings.collect import CollectSettings
 from tasks.collect.batches import Batches
 from tasks.collect.candidates import Candidate, Kind
 from tasks.collect.hosts import GONE, AtHost, Hosts, Refused, is_refusal
+from tasks.collect.providers.provider import StreetViewProvider
 from tasks.collect.responses import FetchedImage, StageResponses
 from tasks.imaging.images import BadImage, equirectangular
 from tasks.imaging.metadata import cleaned
 from tasks.lake.image_store import ImageStore
 from tasks.runtime.computing import computing
-from tasks.services import Mapillary, ServiceError, safe_url
-from tasks.services.mapillary import MAX_IDS
+from tasks.services import ServiceError, safe_url
 
 # What one picture's address may answer for good. All else, a transfer that breaks off each time included, may be
 # better later: taking another picture instead would make the result depend on passing trouble.
 _THIS_PICTURE_ONLY = frozenset({"not_found", "rejected", "bad_response", "too_big"})
 FRESH_URLS = 3  # times a new address is asked for when one is past its time
-ADDRESS = ("id", "thumb_original_url")
 
 
 @dataclass(frozen=True)
@@ -49,9 +49,9 @@ class Unusable(Exception):
 
 @dataclass(frozen=True)
 class Downloads:
-    """The way of pictures from their host to the store."""
+    """The way of pictures from their hosts to the store."""
 
-    mapillary: Mapillary
+    providers: Sequence[StreetViewProvider]
     settings: CollectSettings
     store: ImageStore
     responses: StageResponses
@@ -64,12 +64,12 @@ class Downloads:
         before count as a download.
         """
         assert candidate.kind is not None, "a picture of no clear kind is not used"
-        name, url = candidate.source_id, candidate.url
+        key, url = candidate.key, candidate.url
         try:
             for attempt in range(1, self.settings.downloads + 1):
                 if came is None:
-                    came, url = await self._fetch(name, url)
-                    await self.responses.keep_image(name, came)
+                    came, url = await self._fetch(candidate, url)
+                    await self.responses.keep_image(key, came)
                 try:
                     picture = await computing.run(_store, came, candidate.kind, self.settings, self.store)
                     self.hosts.answered(came.request_url)
@@ -81,7 +81,7 @@ class Downloads:
                         self.hosts.answered(came.request_url)
                     if not broken or attempt == self.settings.downloads:
                         raise Unusable(error.kind, error.detail, came.request_url if broken else None) from error
-                self.responses.forget_image(name)
+                self.responses.forget_image(key)
                 came = None
         except ServiceError as error:
             at = error.url if isinstance(error, AtHost) else None
@@ -92,13 +92,16 @@ class Downloads:
             raise
         raise AssertionError("settings.downloads is at least 1")
 
-    async def _fetch(self, source_id: str, url: str | None) -> tuple[FetchedImage, str]:
+    async def _fetch(self, candidate: Candidate, url: str | None) -> tuple[FetchedImage, str]:
         """The bytes, and the address that gave them: addresses are signed and expire while an item waits its turn."""
-        url = url or await self._fresh_url(source_id)
+        provider = self._by_name[candidate.source]
+        url = url or await self._fresh_url(provider, candidate.source_id)
         since = self.hosts.so_far()
         for attempt in range(1 + FRESH_URLS):
             try:
-                return await self._whole(url), url
+                came = await provider.fetch(url)
+                assert came is not None, "nothing was asked on condition"
+                return FetchedImage.now(came.data, came.etag or None, safe_url(url)), url
             except ServiceError as error:
                 if error.kind != "expired" or attempt == FRESH_URLS:
                     if is_refusal(error):
@@ -106,30 +109,29 @@ class Downloads:
                     if error.status is None:
                         raise
                     raise AtHost(error, url) from error
-            url = await self._fresh_url(source_id)
+            url = await self._fresh_url(provider, candidate.source_id)
         raise AssertionError("the last attempt returns or raises")
 
-    async def _whole(self, url: str) -> FetchedImage:
-        came = await self.mapillary.fetch_if_changed(url, None)
-        assert came is not None, "nothing was asked on condition"
-        return FetchedImage.now(came.data, came.etag or None, safe_url(url))
+    @cached_property
+    def _by_name(self) -> dict[str, StreetViewProvider]:
+        return {provider.name: provider for provider in self.providers}
 
     @cached_property
-    def _addresses(self) -> Batches:
+    def _addresses(self) -> dict[str, Batches[str]]:
         # After a kill every picture that was under way needs a new one: they are asked for together.
-        return Batches(lambda ids: self.mapillary.images_by_id(ids, ADDRESS), MAX_IDS)
+        return {one.name: Batches(one.addresses, one.limits.ids) for one in self.providers}
 
-    async def _fresh_url(self, source_id: str) -> str:
-        row = None
+    async def _fresh_url(self, provider: StreetViewProvider, source_id: str) -> str:
+        url = None
         try:
-            row = await self._addresses.get(source_id)
+            url = await self._addresses[provider.name].get(source_id)
         except ServiceError as error:
             if error.retryable or error.kind not in _THIS_PICTURE_ONLY:
                 raise
             # Of a whole list, which one odd id may spoil: it says nothing of each.
-        row = row or await self.mapillary.image(source_id, ADDRESS)
-        url = row.get("thumb_original_url")
-        if not isinstance(url, str):
+        if url is None:
+            url = await provider.address(source_id)
+        if not url:
             raise Unusable("no_url", "the service offers no picture for this id")
         return url
 

@@ -4,11 +4,11 @@ from datetime import datetime
 from typing import Any
 
 from tasks.collect.candidates import Candidate
-from tasks.collect.download import ADDRESS, Unusable
+from tasks.collect.download import Unusable
 from tasks.collect.hosts import Refused
 from tasks.collect.previous import facts_before, facts_had, seen_changed
 from tasks.collect.worker import WorkerContext
-from tasks.services import Mapillary, ServiceError
+from tasks.services import ServiceError
 
 
 class PlacePictures:
@@ -20,21 +20,20 @@ class PlacePictures:
         news_at = item.get("news_at") if item.get("news") else None
         self.since_s = news_at.timestamp() if news_at else 0.0
         self._refused: list[Refused] = []
-        self._unusable: list[Unusable] = []  # that may be the trouble of their host
+        self._unusable: list[tuple[str, Unusable]] = []  # by provider, those that may be the trouble of their host
 
     async def take(self, candidate: Candidate) -> dict[str, Any]:
         """The picture's facts, its bytes stored; `Unusable` when another is to be taken."""
-        source_id, kind = candidate.source_id, str(candidate.kind)
-        if source_id in self._context.ended:
-            await _is_back(source_id, self._context.mapillary)
-        facts = facts_had(self._item, source_id, kind, self._context.lake)
+        if candidate.key in self._context.ended:
+            await self._is_back(candidate)
+        facts = facts_had(self._item, candidate, self._context.lake)
         if facts is not None:
             return facts
         try:
             return await self._fetch(candidate)
         except Unusable:
             # What came instead is of no use, and the picture was not deleted: the stored bytes are still valid.
-            facts = facts_before(self._item, source_id, kind, self._context.prepared, self._context.lake)
+            facts = facts_before(self._item, candidate, self._context.prepared, self._context.lake)
             if facts is None:
                 raise
             return facts
@@ -45,17 +44,17 @@ class PlacePictures:
         for refused in self._refused:
             if not refused.is_its_own(hosts):
                 raise refused
-        for why in self._unusable:
+        for provider, why in self._unusable:
             if why.url is not None and not hosts.has_answered(why.url):
                 said = f"no picture has come from this host so far; the last: {why.kind}, {why.detail}"
-                raise ServiceError("mapillary", "outage", said, retryable=True)
+                raise ServiceError(provider, "outage", said, retryable=True)
 
     async def _fetch(self, candidate: Candidate) -> dict[str, Any]:
         try:
-            seen = seen_changed(self._item, candidate.source_id)
+            seen = seen_changed(self._item, candidate)
             return await fetch_and_store(candidate, self._context, self.since_s, seen)
         except Unusable as why:
-            self._unusable.append(why)
+            self._unusable.append((candidate.source, why))
             raise
         except Refused as refused:
             # The first refusal is treated as transient: the choice must not depend on it.
@@ -63,6 +62,16 @@ class PlacePictures:
                 raise
             self._refused.append(refused)
             raise Unusable("forbidden", refused.message) from refused
+
+    async def _is_back(self, candidate: Candidate) -> None:
+        """`Unusable` if a deleted picture is still gone: searches show one for some time, and its host may have it."""
+        try:
+            await self._context.provider(candidate.source).address(candidate.source_id)
+        except ServiceError as error:
+            if error.kind == "not_found":
+                said = "the service says that it does not exist, though its search shows it"
+                raise Unusable("deleted", said) from error
+            raise
 
 
 async def fetch_and_store(
@@ -72,8 +81,8 @@ async def fetch_and_store(
 
     Whatever had come before, no earlier than `since_s` or as a check has seen it, does not come again.
     """
-    key = candidate.source_id, str(candidate.kind), context.prepared
-    async with context.fetching(candidate.source_id):
+    key = candidate.key, str(candidate.kind), context.prepared
+    async with context.fetching(candidate.key):
         # Another place may have fetched the same picture, here, in another process or before a kill.
         facts = _kept_facts(key, context, since_s, seen_sha256)
         return facts or await _fetch_now(candidate, key, context, since_s, seen_sha256)
@@ -83,12 +92,12 @@ async def _fetch_now(
     candidate: Candidate, key: tuple[str, str, str], context: WorkerContext, since_s: float, seen_sha256: str | None
 ) -> dict[str, Any]:
     try:
-        came = context.responses.find_image(candidate.source_id, since_s, seen_sha256)
+        came = context.responses.find_image(candidate.key, since_s, seen_sha256)
         picture = await context.downloads.get(candidate, came)
     except Unusable as why:
         if why.url is None or context.downloads.hosts.has_answered(why.url):
             await context.responses.keep({"kind": why.kind, "detail": why.detail}, "unusable", *key)
-        context.responses.forget_image(candidate.source_id)
+        context.responses.forget_image(candidate.key)
         raise
     came = picture.came
     facts: dict[str, Any] = {
@@ -106,7 +115,7 @@ async def _fetch_now(
         "prepared": context.prepared,
     }
     await context.responses.keep(facts | {"fetched_at": came.at.isoformat()}, "stored", *key)
-    context.responses.forget_image(candidate.source_id)
+    context.responses.forget_image(candidate.key)
     return facts
 
 
@@ -125,13 +134,3 @@ def _kept_facts(
         return None
     fetched_at = datetime.fromisoformat(facts["fetched_at"])
     return dict(facts, fetched_at=fetched_at)
-
-
-async def _is_back(source_id: str, mapillary: Mapillary) -> None:
-    """`Unusable` if a picture that was deleted still is: searches show one for some time, and its host may have it."""
-    try:
-        await mapillary.image(source_id, ADDRESS)
-    except ServiceError as error:
-        if error.kind == "not_found":
-            raise Unusable("deleted", "the service says that it does not exist, though its search shows it") from error
-        raise

@@ -9,6 +9,7 @@ from typing import Any
 import polars as pl
 
 from schemas.settings.collect import CollectSettings
+from tasks.collect.candidates import Candidate, key_of
 from tasks.collect.hosts import REFUSALS
 from tasks.lake import Lake
 from tasks.lake.image_store import ImageStore
@@ -17,9 +18,9 @@ from tasks.runtime.runner import Inputs, digest
 
 # Which pictures are chosen, not what is made of one. Whatever else is set may change the stored bytes.
 _CHOICE = frozenset({
-    "panoramas", "photos", "half_sizes_m", "photo_preferred_pixels", "quality_bonus_m", "age_penalty_m",
-    "age_reference", "sequence_penalty_m", "sequence_spacing_m", "crowded_rows", "search_requests", "looked_at",
-    "max_shift_m", "tries", "satellite",
+    "providers", "prefer", "panoramas", "photos", "half_sizes_m", "photo_preferred_pixels", "quality_bonus_m",
+    "age_penalty_m", "age_reference", "sequence_penalty_m", "sequence_spacing_m", "crowded_rows", "search_requests",
+    "looked_at", "max_shift_m", "tries", "satellite",
 })  # fmt: skip
 # What a row says of the fetching of its bytes, and of the bytes.
 FACTS = (
@@ -49,7 +50,7 @@ def with_what_it_has(places: pl.DataFrame, inputs: Inputs, stage: str, prepared:
     kept = (
         inputs.lake.scan("images", inputs.versions["images"])  # a few columns of a wide table
         .filter((pl.col("stage") == stage) & pl.col("tombstone").is_null())
-        .select("image_id", "source_id", "kind", *FACTS, id="place_id")
+        .select("image_id", "source", "source_id", "kind", *FACTS, id="place_id")
     )
     rows = (
         inputs.lake.collect("images", kept)
@@ -58,7 +59,7 @@ def with_what_it_has(places: pl.DataFrame, inputs: Inputs, stage: str, prepared:
     )
     had = rows.filter(~pl.col("is_changed"), pl.col("prepared") == prepared)
     changed = rows.filter("is_changed")
-    facts = ("source_id", "kind", *FACTS)
+    facts = ("source", "source_id", "kind", *FACTS)
     return (
         places.join(news, on="id", how="left")
         .join(had.group_by("id").agg(had=pl.struct(facts)), on="id", how="left")
@@ -75,37 +76,41 @@ def refused_before(inputs: Inputs, stage: str) -> pl.DataFrame:
 
 
 def ended_upstream(lake: Lake, stage: str) -> frozenset[str]:
-    """The source ids of pictures that were found to be deleted, for whichever place, and did not come back for it."""
+    """The keys of pictures that were found to be deleted, for whichever place, and did not come back for it."""
     looked_at = (pl.col("stage") == stage) & (pl.col("tombstone").is_null() | (pl.col("tombstone") == DELETED))
-    wanted = lake.scan("images").filter(looked_at).select("image_id", "source_id", "tombstone", "written_at")
+    wanted = lake.scan("images").filter(looked_at).select("image_id", "source", "source_id", "tombstone", "written_at")
     found = lake.collect("images", wanted)
     ended = newest_versions(found, ["image_id"]).drop_nulls("tombstone")
-    return frozenset(ended["source_id"])
+    return frozenset(key_of(*pair) for pair in ended.select("source", "source_id").iter_rows())
 
 
-def facts_had(item: dict[str, Any], source_id: str, kind: str, lake: Lake) -> dict[str, Any] | None:
+def facts_had(item: dict[str, Any], candidate: Candidate, lake: Lake) -> dict[str, Any] | None:
     """The facts of a picture that the place has already, if its bytes are there; else it is to be fetched."""
-    return _facts(item.get("had"), source_id, kind, lake)
+    return _facts(item.get("had"), candidate, lake)
 
 
-def facts_before(item: dict[str, Any], source_id: str, kind: str, prepared: str, lake: Lake) -> dict[str, Any] | None:
+def facts_before(item: dict[str, Any], candidate: Candidate, prepared: str, lake: Lake) -> dict[str, Any] | None:
     """The facts of a picture as it was before a check saw other bytes of it, if those we have are there."""
-    facts = _facts(item.get("changed"), source_id, kind, lake)
+    facts = _facts(item.get("changed"), candidate, lake)
     return facts if facts is not None and facts["prepared"] == prepared else None
 
 
-def _facts(rows: list[dict[str, Any]] | None, source_id: str, kind: str, lake: Lake) -> dict[str, Any] | None:
+def _facts(rows: list[dict[str, Any]] | None, candidate: Candidate, lake: Lake) -> dict[str, Any] | None:
     for facts in rows or ():
-        if (facts["source_id"], facts["kind"]) == (source_id, kind):
+        if _is_of(facts, candidate) and facts["kind"] == candidate.kind:
             there = lake.images.exists(facts["sha256"], facts["extension"])
             return {name: facts[name] for name in FACTS} if there else None
     return None
 
 
-def seen_changed(item: dict[str, Any], source_id: str) -> str | None:
+def seen_changed(item: dict[str, Any], candidate: Candidate) -> str | None:
     """The sha256 of the bytes a check has seen instead of those the place has."""
-    found = (row["seen_sha256"] for row in item.get("changed") or () if row["source_id"] == source_id)
+    found = (row["seen_sha256"] for row in item.get("changed") or () if _is_of(row, candidate))
     return next(found, None)
+
+
+def _is_of(row: dict[str, Any], candidate: Candidate) -> bool:
+    return (row["source"], row["source_id"]) == (candidate.source, candidate.source_id)
 
 
 def is_lost(images: pl.DataFrame, store: ImageStore) -> pl.Series:

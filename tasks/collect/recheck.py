@@ -13,6 +13,7 @@ was found to be deleted for another place. `nth` counts how often that came to p
 finished until it is due again, and a run without anything due asks nothing.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -23,17 +24,16 @@ from schemas.settings.collect import CollectSettings
 from tasks.collect import satellite, street_view
 from tasks.collect.batches import Batches
 from tasks.collect.compare import Known, compared
-from tasks.collect.download import ADDRESS
 from tasks.collect.hosts import Hosts, Refused
 from tasks.collect.previous import DELETED, is_lost, refused_before
+from tasks.collect.providers.provider import StreetViewProvider, open_providers
 from tasks.collect.responses import StageResponses
 from tasks.lake.reading import newest_versions
 from tasks.runtime.runner import Inputs, Kept, Outcome, Resources, Stage, WorkerSetup
-from tasks.services import Mapillary, ServiceError
+from tasks.services import ServiceError
 
 NAME = "collect.recheck"
-FIELDS = ADDRESS
-AT_ONCE = 50  # ids of one request
+AT_ONCE = 50  # ids of one request of most providers
 _NEWS = frozenset({"changed", "deleted", "lost", "look_again"})
 _NEVER = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -42,8 +42,8 @@ _NEVER = datetime(1970, 1, 1, tzinfo=UTC)
 class WorkerContext:
     """What a worker keeps open."""
 
-    mapillary: Mapillary
-    known: Batches  # metadata by source id
+    providers: Mapping[str, StreetViewProvider]  # by name
+    known: Mapping[str, Batches[str]]  # likewise, the addresses of pictures by source id
     settings: CollectSettings
     responses: StageResponses = field(default_factory=StageResponses)  # of the stage that redoes places
     hosts: Hosts = field(default_factory=Hosts)
@@ -56,7 +56,7 @@ def items(inputs: Inputs, settings: CollectSettings) -> pl.DataFrame:
     checks = inputs.frame("checks").select(
         "status", "nth", "news", "checked_at", id="subject_id", check_etag="etag", check_sha256="source_sha256"
     )
-    images = _images(inputs)
+    images = _images(inputs, settings)
     found = pl.concat(
         [
             _due_images(images, checks, before),
@@ -68,13 +68,16 @@ def items(inputs: Inputs, settings: CollectSettings) -> pl.DataFrame:
     return rows.with_columns(pl.col("refused").fill_null(False)).sort("id")
 
 
-def _images(inputs: Inputs) -> pl.DataFrame:
-    """Street-view pictures that live, or were ended here."""
+def _images(inputs: Inputs, settings: CollectSettings) -> pl.DataFrame:
+    """Street-view pictures of the providers in use that live, or were ended here."""
     rows = inputs.lake.scan("images", inputs.versions["images"]).filter(
-        (pl.col("stage") == street_view.STAGE.name) & (pl.col("tombstone").is_null() | (pl.col("tombstone") == DELETED))
+        pl.col("stage") == street_view.STAGE.name,
+        pl.col("source").is_in(settings.providers),
+        pl.col("tombstone").is_null() | (pl.col("tombstone") == DELETED),
     )
-    names = ("kind", "place_id", "source_id", "etag", "source_sha256", "fetched_at", "written_at", "tombstone")
-    wanted = rows.select(pl.col("image_id").alias("id"), "sha256", "extension", *names)
+    source = ("source", "source_id", "etag", "source_sha256")
+    names = ("kind", "place_id", *source, "sha256", "extension", "fetched_at", "written_at", "tombstone")
+    wanted = rows.select(pl.col("image_id").alias("id"), *names)
     found = newest_versions(inputs.lake.collect("images", wanted), ["id"])
     return found.with_columns(is_lost(found, inputs.lake.images) & found["tombstone"].is_null())
 
@@ -95,7 +98,7 @@ def _due_images(images: pl.DataFrame, checks: pl.DataFrame, before: datetime) ->
     told_lost = ((pl.col("status") == "lost") & (pl.col("checked_at") > pl.col("written_at"))).fill_null(False)
     lost = pl.col("lost") & ~told_lost
     # The same picture serves several places, and one of them has been told that it is gone.
-    ended_at = pl.col("written_at").filter(pl.col("tombstone").is_not_null()).max().over("source_id")
+    ended_at = pl.col("written_at").filter(pl.col("tombstone").is_not_null()).max().over("source", "source_id")
     ended_elsewhere = pl.col("tombstone").is_null() & (ended_at > seen_at).fill_null(False)
     # Killed between the end of a picture and the note of it: its place would never learn.
     untold = pl.col("tombstone").is_not_null() & (pl.col("status").fill_null("") != "deleted")
@@ -138,7 +141,7 @@ def _due_again(looked_at: pl.DataFrame, checks: pl.DataFrame, before: datetime, 
     rows = (
         looked_at.join(checks, on="id", how="left")
         .filter(pl.max_horizontal("looked_at", "checked_at") <= before)
-        .with_columns(place_id="id", source_id=none, etag=none, source_sha256=none, lost=pl.lit(False))
+        .with_columns(place_id="id", source=none, source_id=none, etag=none, source_sha256=none, lost=pl.lit(False))
     )
     return _as_items(rows, subject)
 
@@ -147,6 +150,7 @@ def _as_items(rows: pl.DataFrame, subject: str) -> pl.DataFrame:
     return rows.select(
         "id",
         "place_id",
+        "source",
         "source_id",
         "etag",
         "source_sha256",
@@ -158,40 +162,47 @@ def _as_items(rows: pl.DataFrame, subject: str) -> pl.DataFrame:
 
 
 def open_context(settings: CollectSettings, setup: WorkerSetup) -> WorkerContext:
-    mapillary = Mapillary(setup.connections.mapillary)
-    known = Batches(lambda ids: mapillary.images_by_id(ids, FIELDS), AT_ONCE)
-    return WorkerContext(mapillary, known, settings, StageResponses.of(setup, street_view.NAME))
+    providers = {provider.name: provider for provider in open_providers(setup.connections, settings)}
+    known = {name: Batches(provider.addresses, provider.limits.ids) for name, provider in providers.items()}
+    return WorkerContext(providers, known, settings, StageResponses.of(setup, street_view.NAME))
 
 
 async def work(item: dict[str, Any], context: WorkerContext) -> Outcome:
     """What is to be said about a picture or a place; each is kept, also when there is nothing new."""
     if item["subject"] != "image":
         return Kept({"checks": [_row(item, "look_again")]})
-    found = await context.known.get(item["source_id"]) or await _alone(context.mapillary, item["source_id"])
-    if found is None:
-        return Kept({"checks": [_row(item, "deleted")]}, gone={"images": {item["id"]: DELETED}})
+    url = await context.known[item["source"]].get(item["source_id"])
+    if url is None:
+        url = await _alone(context.providers[item["source"]], item["source_id"])
+    if url is None:
+        return _deleted(item)
     if item["lost"]:
         return Kept({"checks": [_row(item, "lost")]})  # its place fetches it
     if context.settings.refresh.bytes == "never":
         return Kept({"checks": [_row(item, "same")]})
-    return Kept({"checks": [await _compared(item, found.get("thumb_original_url"), context)]})
+    row = await _compared(item, url, context)
+    return _deleted(item) if row["status"] == "deleted" else Kept({"checks": [row]})
 
 
-async def _alone(mapillary: Mapillary, source_id: str) -> dict[str, Any] | None:
+def _deleted(item: dict[str, Any]) -> Kept:
+    return Kept({"checks": [_row(item, "deleted")]}, gone={"images": {item["id"]: DELETED}})
+
+
+async def _alone(provider: StreetViewProvider, source_id: str) -> str | None:
     """A picture that a list lacked, asked for by itself: an answer that is merely incomplete must end nothing."""
     try:
-        return await mapillary.image(source_id, FIELDS)
+        return await provider.address(source_id)
     except ServiceError as error:
         if error.kind == "not_found":
             return None
         raise
 
 
-async def _compared(item: dict[str, Any], url: Any, context: WorkerContext) -> dict[str, Any]:
+async def _compared(item: dict[str, Any], url: str, context: WorkerContext) -> dict[str, Any]:
     known = Known(item["source_id"], item["etag"], item["source_sha256"])
     try:
         kept, downloads = context.responses, context.settings.downloads
-        found = await compared(known, url, context.mapillary, kept, context.hosts, downloads)
+        found = await compared(known, url, context.providers[item["source"]], kept, context.hosts, downloads)
     except Refused as refused:
         # The first refusal is treated as transient, and so is one of a host that gives no picture at all.
         if not item["refused"] or not refused.is_its_own(context.hosts):
@@ -226,9 +237,9 @@ STAGE = Stage(
     open=open_context,
     # Short answers, and the more wait together, the fewer requests: whole batches at a time.
     resources=Resources(cpus=1, concurrency=4 * AT_ONCE, chunk=AT_ONCE),
-    services=("mapillary",),
+    services=lambda settings: settings.providers,
     keeps_history=True,  # what was said of a picture stands while nothing else is said
     keeps_versions=False,  # the next check replaces the last
     identity=lambda settings: {},  # what is due says all
-    unhashed=("refused",),
+    unhashed=("refused", "source"),
 )

@@ -6,30 +6,31 @@ was said after it counts. Nothing here is needed: a full disk costs a request, n
 """
 
 import contextlib
-import copy
 import hashlib
 import json
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Self
 
 import polars as pl
+from pydantic import TypeAdapter
 
 from schemas.errors import StageRefused
+from tasks.collect import boxes
+from tasks.collect.candidates import PictureRecord
+from tasks.collect.providers.provider import StreetViewProvider
 from tasks.lake import Lake
 from tasks.runtime.runner import WorkerSetup
-from tasks.services import Connection, Mapillary, Stac
+from tasks.services import Connection, Stac
 from tasks.services.calls import server_of
-from tasks.services.mapillary import IMAGE_FIELDS
 from tasks.services.response_store import Forget, Keep, Response, ResponseStore, digest_key, pack, unpack, writer_of
 from tasks.services.stac import Box
 
 VALID_S = 1800.0
 MOST_ROWS = 300  # a longer answer is asked for again rather than kept
-_URL = "thumb_original_url"  # signed: it stays out of every file, and a new one is asked for
 _IMAGE = "picture"
+_RECORDS = TypeAdapter(list[PictureRecord])
 
 
 @dataclass(frozen=True)
@@ -76,9 +77,9 @@ class StageResponses:
         """Keep bytes."""
         await self._keep(value, time.time(), VALID_S, kind, *asked)
 
-    def find_image(self, source_id: str, since_s: float = 0.0, sha256: str | None = None) -> FetchedImage | None:
+    def find_image(self, key: str, since_s: float = 0.0, sha256: str | None = None) -> FetchedImage | None:
         """A picture that is not stored yet, if it came at that moment or later, or has this sha256."""
-        found = self._find(_IMAGE, source_id)
+        found = self._find(_IMAGE, key)
         if found is None:
             return None
         head, data = unpack(found.value)
@@ -87,15 +88,15 @@ class StageResponses:
         is_current = found.asked_at >= max(self._since_s, since_s)
         return image if is_current or image.sha256 == sha256 else None
 
-    async def keep_image(self, source_id: str, image: FetchedImage, valid_s: float = VALID_S) -> None:
+    async def keep_image(self, key: str, image: FetchedImage, valid_s: float = VALID_S) -> None:
         """Keep a picture's bytes until they are stored, or for `valid_s`."""
         head = {"etag": image.etag, "request_url": image.request_url, "at": image.at.isoformat()}
-        await self._keep(pack(head, image.data), image.at.timestamp(), valid_s, _IMAGE, source_id)
+        await self._keep(pack(head, image.data), image.at.timestamp(), valid_s, _IMAGE, key)
 
-    def forget_image(self, source_id: str) -> None:
+    def forget_image(self, key: str) -> None:
         """A picture is stored, or of no use."""
         if self._store is not None:
-            writer_of(self._store).write_later(Forget(*self._name(_IMAGE, source_id)))
+            writer_of(self._store).write_later(Forget(*self._name(_IMAGE, key)))
 
     def _find(self, kind: str, *asked: Any) -> Response | None:
         if self._store is None:
@@ -121,32 +122,24 @@ def ended_s(lake: Lake, stage: str) -> float:
     return ended.timestamp() if isinstance(ended, datetime) else 0.0
 
 
-class RecallingMapillary(Mapillary):
-    """The service, but for boxes whose answer was kept."""
+class RecalledBoxes:
+    """A provider's answers to searches by box, kept ones first: said at a moment or later."""
 
-    def __init__(self, connection: Connection, responses: StageResponses) -> None:
-        super().__init__(connection)
-        self._responses, self._server = responses, server_of(connection.endpoint.base_url)
-        self._since_s = 0.0
+    def __init__(self, provider: StreetViewProvider, responses: StageResponses, since_s: float = 0.0) -> None:
+        self._provider, self._responses, self._since_s = provider, responses, since_s
 
-    def since(self, since_s: float) -> Self:
-        """The same service, recalling only what was said at that moment or later."""
-        other = copy.copy(self)
-        other._since_s = since_s
-        return other
-
-    async def images_in_box(
-        self, west: float, south: float, east: float, north: float, fields: Sequence[str] = IMAGE_FIELDS
-    ) -> list[dict[str, Any]]:
-        """The images in a box."""
-        asked = ("box", self._server, west, south, east, north, list(fields))
-        told: list[dict[str, Any]] | None = self._responses.find(*asked, since_s=self._since_s)
-        if told is not None:
-            return told
-        rows = await super().images_in_box(west, south, east, north, fields)
-        if len(rows) <= MOST_ROWS:
-            await self._responses.keep([{name: row[name] for name in row if name != _URL} for row in rows], *asked)
-        return rows
+    async def in_box(self, box: boxes.Box) -> list[PictureRecord]:
+        """The pictures in a box."""
+        asked = ("box", self._provider.name, self._provider.server, box.west, box.south, box.east, box.north)
+        kept = self._responses.find_bytes(*asked, since_s=self._since_s)
+        if kept is not None:
+            return _RECORDS.validate_json(kept)
+        records = await self._provider.in_box(box)
+        if len(records) <= MOST_ROWS:
+            # An address may be signed: it stays out of every file, and a new one is asked for.
+            bare = [replace(record, url=None) for record in records]
+            await self._responses.keep_bytes(_RECORDS.dump_json(bare), *asked)
+        return records
 
 
 class RecallingStac(Stac):

@@ -13,20 +13,22 @@ answers with hardly any: its tiles say whether that is all.
 import asyncio
 import heapq
 from collections import Counter
-from typing import Any
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from schemas.settings.collect import CollectSettings
 from tasks.collect.boxes import Box, boxes_around
-from tasks.collect.candidates import FIELDS, Candidate, Kind, kind_of, read_candidate
-from tasks.collect.choose import Queue, best_scores_m, usable
+from tasks.collect.candidates import Candidate, Kind, PictureRecord, candidate_of
+from tasks.collect.choose import Queue, Rank, best_scores_m, usable
+from tasks.collect.providers.provider import StreetViewProvider
 from tasks.collect.tile_cache import TileCache
 from tasks.collect.tile_candidates import KINDS, Seen, TileCandidates
 from tasks.collect.tiles import TileImages, TileName, by_tile, tiles_of
 from tasks.geo.distance import distance_km
-from tasks.services import Mapillary, ServiceError
+from tasks.services import ServiceError
 
 TILES_FOR_QUARTERS = 4  # tiles are taken where they cost no more requests than the quarters of a box
 SMALLEST_BOX_M = 50.0  # not split further
@@ -35,28 +37,37 @@ SMALLEST_BOX_M = 50.0  # not split further
 SHIFT_M = 50.0
 _TILE_MARGIN_DEG = 5e-5  # of a tile's whole units, at any latitude with roads
 
+InBox = Callable[[Box], Awaitable[list[PictureRecord]]]
+
 
 class Search:
-    """What lies in the box that reaches half_size_m from a point."""
+    """What a provider has in the box that reaches half_size_m from a point."""
 
     def __init__(
         self,
-        mapillary: Mapillary,
+        provider: StreetViewProvider,
         tiles: TileCache,
         settings: CollectSettings,
         lat: float,
         lon: float,
         half_size_m: float,
+        in_box: InBox | None = None,  # asks for a box, where it is not the provider itself
     ) -> None:
-        self._mapillary, self._tiles, self._settings = mapillary, tiles, settings
+        self._provider, self._tiles, self._settings = provider, tiles, settings
+        self._in_box = in_box or provider.in_box
         self._lat, self._lon = lat, lon
-        self._area = boxes_around(lat, lon, half_size_m)
+        layer = provider.limits.layer
+        self._find, self._zoom = (settings.find, layer.zoom) if layer else ("boxes", 0)
+        self._area = boxes_around(lat, lon, half_size_m, provider.limits.box_sq_deg)
         self._boxes: list[tuple[float, Box, bool]] = []  # the best score in it; whether it is searched by its tile
         for box in self._area:
-            self._push([box] if settings.find != "tiles" else by_tile(box), on_one_tile=settings.find == "tiles")
+            if self._find == "tiles":
+                self._push(by_tile(box, self._zoom), on_one_tile=True)
+            else:
+                self._push([box])
         self._read: set[TileName] = set()
         self._tile_trouble: ServiceError | None = None
-        self._tile_candidates = TileCandidates(settings.looked_at)
+        self._tile_candidates = TileCandidates(settings.looked_at, provider.limits.ids)
         self._queues = {kind: Queue(settings) for kind in KINDS}
         self._met: set[str] = set()  # each picture counts once, though boxes share edges and tiles overlap
         self._requests = 0
@@ -86,6 +97,13 @@ class Search:
                     continue
                 return None if best is None else queue.pop()
 
+    def put_back(self, candidate: Candidate) -> Rank:
+        """Let a picture that came out wait again; says where it stands."""
+        assert candidate.kind is not None, "a picture of no clear kind does not come out"
+        queue = self._queues[candidate.kind]
+        queue.add(candidate)
+        return queue.rank(candidate)
+
     @property
     def trouble(self) -> ServiceError | None:
         """Set when what was found, or not found, says more about the service than about the place."""
@@ -95,12 +113,12 @@ class Search:
             return tiles  # out, or the day's are used up: another time they settle it
         if self.unsearched and not self._answers:
             said = f"none of the boxes around a place was answered, {self.unsearched} were given up"
-            return ServiceError("mapillary", "too_dense", said)
+            return ServiceError(self._provider.name, "too_dense", said)
         lost = self.odd["no_position"] + self.odd["elsewhere"]
         if not lost or self._placed:
             return None
         said = f"none of {lost} pictures around a place has a position that can be read and lies there"
-        return ServiceError("mapillary", "bad_response", said)
+        return ServiceError(self._provider.name, "bad_response", said)
 
     def take(self, candidate: Candidate) -> None:
         """Note that a picture was taken for the place: others of its sequence are less wanted now."""
@@ -133,7 +151,6 @@ class Search:
 
     async def _search(self, box: Box, on_one_tile: bool) -> Box | None:
         """Look into a box; it comes back if it is to be looked at in pieces."""
-        find = self._settings.find
         if on_one_tile:
             if not await self._search_tiles(box):
                 self._push([box])
@@ -141,10 +158,10 @@ class Search:
         # Also where its tiles are remembered a box is asked first: what a place gets must not depend on its neighbours.
         rows = await self._ask_box(box)
         if rows is not None and rows < self._settings.crowded_rows:
-            if find == "auto" and rows < self._settings.short_rows:
+            if self._provider.limits.leaves_out and self._find == "auto" and rows < self._settings.short_rows:
                 await self._check_short_answer(box)
             return None
-        if find == "auto" and len(tiles_of(box)) <= TILES_FOR_QUARTERS and await self._search_tiles(box):
+        if self._find == "auto" and len(self._tiles_of(box)) <= TILES_FOR_QUARTERS and await self._search_tiles(box):
             return None
         if box.height_m >= 2 * SMALLEST_BOX_M:
             return box
@@ -157,44 +174,47 @@ class Search:
         """Ask for a box; how many pictures were answered, None if it must be split."""
         self._requests += 1
         try:
-            rows = await self._mapillary.images_in_box(box.west, box.south, box.east, box.north, FIELDS)
+            records = await self._in_box(box)
         except ServiceError as error:
             if error.kind not in ("too_big", "too_dense"):
                 raise
             return None
         self._answers += 1
-        self._add_rows(rows)
-        return len(rows)
+        self._add_records(records)
+        return len(records)
 
     async def _check_short_answer(self, box: Box) -> None:
         """Look again where few pictures or none were answered: the service at times leaves out even all of a few.
 
         Tiles are complete and have the last word; where there are too many of them the box is asked once more.
         """
-        if len(tiles_of(box)) <= TILES_FOR_QUARTERS:
+        if len(self._tiles_of(box)) <= TILES_FOR_QUARTERS:
             await self._search_tiles(box)
         elif self._left > 0:
             await self._ask_box(box)
 
     def _split(self, crowded: list[Box]) -> None:
         """Crowded boxes in quarters; or tile by tile, once quarters would leave too little for the tiles."""
-        needed = {name for _, box, _ in self._boxes for name in tiles_of(box)}
-        needed |= {name for box in crowded for name in tiles_of(box)}
+        needed = {name for _, box, _ in self._boxes for name in self._tiles_of(box)}
+        needed |= {name for box in crowded for name in self._tiles_of(box)}
         needed -= self._read
         for box in crowded:
             is_now_or_never = len(needed) <= self._left < len(needed) + 4 * len(crowded)
-            if self._settings.find == "auto" and self._tile_trouble is None and is_now_or_never:
-                self._push(by_tile(box), on_one_tile=True)
+            if self._find == "auto" and self._tile_trouble is None and is_now_or_never:
+                self._push(by_tile(box, self._zoom), on_one_tile=True)
             else:
                 self._push(box.quarters())
 
+    def _tiles_of(self, box: Box) -> list[TileName]:
+        return tiles_of(box, self._zoom)
+
     async def _search_tiles(self, box: Box) -> bool:
         """Look at a box's tiles; False if they cannot be had and boxes must do."""
-        for name in tiles_of(box):
+        for name in self._tiles_of(box):
             try:
                 images = await self._tiles.get(name)
             except ServiceError as error:
-                if self._settings.find == "tiles":
+                if self._find == "tiles":
                     raise
                 self._tile_trouble = error
                 return False
@@ -206,16 +226,16 @@ class Search:
         return True
 
     def _add_tile_images(self, images: TileImages, which: NDArray[np.intp]) -> None:
-        names = images.ids[which].tolist()
-        new = [k for k, name in enumerate(names) if str(name) not in self._met]
-        which = which[new]
-        self._met.update(str(names[k]) for k in new)
+        names = images.names(which)
+        new = [k for k, name in enumerate(names) if name not in self._met]
+        which, names = which[new], [names[k] for k in new]
+        self._met.update(names)
         distances_m = distance_km(self._lat, self._lon, images.lat[which], images.lon[which]) * 1000.0
         scores_m = best_scores_m(np.maximum(distances_m - SHIFT_M, 0.0), images.captured_at_ms[which], self._settings)
         said = images.is_pano[which]
         for kind, flag in zip(KINDS, (1, 0), strict=True):
             self.seen[kind].add(distances_m[said == flag])  # those of neither, once their details are known
-        self._tile_candidates.add(images.ids[which], scores_m, said)
+        self._tile_candidates.add(names, scores_m, said)
 
     async def _ask_details(self, kind: Kind) -> None:
         """Ask for the details of the most promising images."""
@@ -223,10 +243,10 @@ class Search:
         if not batch:
             self.odd["not_looked_at"] += self._tile_candidates.give_up(kind)
             return
-        rows = await self._mapillary.images_by_id([str(name) for name in batch], FIELDS)
-        self.odd["gone"] += len(batch) - len(rows)
-        for row in rows.values():
-            candidate = read_candidate(row, self._lat, self._lon)
+        records = await self._provider.by_id(batch)
+        self.odd["gone"] += len(batch) - len(records)
+        for record in records.values():
+            candidate = candidate_of(record, self._lat, self._lon)
             if candidate is None:
                 self.odd["no_position"] += 1
                 continue
@@ -238,18 +258,18 @@ class Search:
             if any(box.holds(*candidate.found_at) for box in self._area):
                 self._queue(candidate)
 
-    def _add_rows(self, rows: list[dict[str, Any]]) -> None:
-        for row in rows:
-            if row["id"] in self._met:
+    def _add_records(self, records: list[PictureRecord]) -> None:
+        for record in records:
+            name = record.source_id
+            if name in self._met:
                 continue
-            if row["id"]:
-                self._met.add(row["id"])
-            candidate = read_candidate(row, self._lat, self._lon) if row["id"] else None
+            if name:
+                self._met.add(name)
+            candidate = candidate_of(record, self._lat, self._lon) if name else None
             if candidate is None:
-                self.odd["no_position" if row["id"] else "bad_id"] += 1
-                kind = kind_of(row.get("is_pano"), row.get("camera_type"))
-                if kind is not None:
-                    self.seen[kind].pictures += 1  # somewhere in the box: the service searches by position
+                self.odd["no_position" if name else "bad_id"] += 1
+                if record.kind is not None:
+                    self.seen[record.kind].pictures += 1  # somewhere in the box: the service searches by position
                 continue
             if not self._is_around(candidate):
                 continue
@@ -268,9 +288,80 @@ class Search:
     def _queue(self, candidate: Candidate) -> None:
         if candidate.kind is None:
             self.odd["unclear_kind"] += 1
+        elif candidate.licence is None:
+            self.odd["no_licence"] += 1
         elif candidate.shift_m > self._settings.max_shift_m:
             self.odd["unclear_position"] += 1
         elif usable(candidate, self._settings):
             self._queues[candidate.kind].add(candidate)
         else:
             self.seen[candidate.kind].too_small += 1
+
+
+class PlaceSearch(Protocol):
+    """Pictures around a place, best first, and what was seen."""
+
+    @property
+    def seen(self) -> Mapping[Kind, Seen]: ...
+
+    @property
+    def unsearched(self) -> int: ...
+
+    @property
+    def odd(self) -> Counter[str]: ...
+
+    @property
+    def trouble(self) -> ServiceError | None: ...
+
+    async def next(self, kind: Kind) -> Candidate | None: ...
+
+    def take(self, candidate: Candidate) -> None: ...
+
+
+class SeveralSearches:
+    """The searches of several providers as one: in their order, or by the best score."""
+
+    def __init__(self, searches: list[Search], prefer: Literal["order", "nearest"]) -> None:
+        self._searches, self._prefer = searches, prefer
+
+    async def next(self, kind: Kind) -> Candidate | None:
+        """The best picture that has not come out yet; None when there is no more."""
+        best: tuple[Rank, Search, Candidate] | None = None
+        for search in self._searches:
+            candidate = await search.next(kind)
+            if candidate is None:
+                continue
+            if self._prefer == "order":
+                return candidate
+            rank = search.put_back(candidate)
+            if best is None or rank < best[0]:
+                best = rank, search, candidate
+        return None if best is None else await best[1].next(kind)
+
+    def take(self, candidate: Candidate) -> None:
+        """Note that a picture was taken for the place."""
+        for search in self._searches:
+            search.take(candidate)
+
+    @property
+    def trouble(self) -> ServiceError | None:
+        """What one of the providers is in."""
+        return next((search.trouble for search in self._searches if search.trouble is not None), None)
+
+    @property
+    def unsearched(self) -> int:
+        return sum(search.unsearched for search in self._searches)
+
+    @property
+    def odd(self) -> Counter[str]:
+        return sum((search.odd for search in self._searches), Counter())
+
+    @property
+    def seen(self) -> dict[Kind, Seen]:
+        """What all of them have seen."""
+        return {kind: _sum_of([search.seen[kind] for search in self._searches]) for kind in KINDS}
+
+
+def _sum_of(parts: list[Seen]) -> Seen:
+    nearest_m = min((part.nearest_m for part in parts if part.nearest_m is not None), default=None)
+    return Seen(sum(part.pictures for part in parts), nearest_m, sum(part.too_small for part in parts))

@@ -14,8 +14,9 @@ from tasks.collect.candidates import Candidate
 from tasks.collect.download import Unusable
 from tasks.collect.place_pictures import PlacePictures
 from tasks.collect.previous import UNHASHED, ended_upstream, prepared_with, with_what_it_has
-from tasks.collect.responses import RecallingMapillary, StageResponses
-from tasks.collect.search import Search
+from tasks.collect.providers.provider import open_providers
+from tasks.collect.responses import StageResponses
+from tasks.collect.search import PlaceSearch
 from tasks.collect.targets import Target, collect_targets, targets_of
 from tasks.collect.tiles import in_tile_order
 from tasks.collect.worker import MOST, VERSION, WorkerContext
@@ -24,8 +25,6 @@ from tasks.lake.withdrawn import REASON as WITHDRAWN
 from tasks.lake.withdrawn import Withdrawn
 from tasks.runtime.runner import Inputs, Kept, Outcome, Rejected, Resources, Stage, WorkerSetup
 
-SOURCE = "mapillary"
-LICENCE = "CC BY-SA 4.0"
 NAME = "collect"
 
 
@@ -40,13 +39,11 @@ def items(inputs: Inputs, settings: CollectSettings) -> pl.DataFrame:
 
 
 def open_context(settings: CollectSettings, setup: WorkerSetup) -> WorkerContext:
-    responses = StageResponses.of(setup, NAME)
-    mapillary = RecallingMapillary(setup.connections.mapillary, responses)
     return WorkerContext(
-        mapillary,
+        open_providers(setup.connections, settings),
         setup.lake,
         settings,
-        responses=responses,
+        responses=StageResponses.of(setup, NAME),
         ended=setup.shared,
         withdrawn=Withdrawn.of(setup.lake),
     )
@@ -61,7 +58,7 @@ async def work(item: dict[str, Any], context: WorkerContext) -> Outcome:
 async def _collect(item: dict[str, Any], context: WorkerContext) -> Outcome:
     targets, pictures = targets_of(context.settings), PlacePictures(item, context)
 
-    def open_search(half_size_m: float) -> Search:
+    def open_search(half_size_m: float) -> PlaceSearch:
         return context.search(item["lat"], item["lon"], half_size_m, since_s=pictures.since_s)
 
     async def take(candidate: Candidate) -> dict[str, Any]:
@@ -91,25 +88,26 @@ def image_row(place_id: str, candidate: Candidate, lake: Lake) -> dict[str, Any]
     """
     creator = candidate.creator or "unknown"
     return {
-        "image_id": lake.name(SOURCE, candidate.source_id, place_id),
+        "image_id": lake.name(candidate.source, candidate.source_id, place_id),
         "kind": candidate.kind,
         "place_id": place_id,
         "lat": candidate.lat,
         "lon": candidate.lon,
-        "source": SOURCE,
+        "source": candidate.source,
         "source_id": candidate.source_id,
         "sequence_id": candidate.sequence_id,
         "compass_angle": candidate.compass_angle,
-        "licence": LICENCE,
+        "licence": candidate.licence,
         "creator": creator,
         # The licence asks for a way to the work; no model or tool is shown this column.
-        "attribution": f"Image {candidate.source_id} by {creator} on Mapillary, {LICENCE}",
+        "attribution": f"Image {candidate.source_id} by {creator} on {candidate.platform}, {candidate.licence}",
         "captured_at": candidate.captured_at,
         "metadata_json": json.dumps(
             {
                 "camera_type": candidate.camera_type,
                 "quality": candidate.quality,
                 "distance_m": round(candidate.distance_m, 1),
+                **candidate.more,
             },
             sort_keys=True,
         ),
@@ -144,6 +142,6 @@ STAGE = Stage(
     share=lambda inputs, settings: ended_upstream(inputs.lake, NAME),
     # Waiting for the service, not computing: many places at a time in each worker.
     resources=Resources(cpus=1, concurrency=MOST, chunk=2),
-    services=("mapillary",),
+    services=lambda settings: settings.providers,
     unhashed=UNHASHED,
 )

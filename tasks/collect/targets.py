@@ -9,12 +9,12 @@ from typing import Any
 from schemas.settings.collect import CollectSettings
 from tasks.collect.candidates import Candidate, Kind
 from tasks.collect.download import Unusable
-from tasks.collect.search import Search
+from tasks.collect.search import PlaceSearch
 
 EXAMPLES = 5  # pictures that could not be used, named one by one in the evidence
 _BROKEN = frozenset({"truncated", "not_an_image"})
 
-OpenSearch = Callable[[float], Search]  # half the side of the box in metres -> what lies in it
+OpenSearch = Callable[[float], PlaceSearch]  # half the side of the box in metres -> what lies in it
 Take = Callable[[Candidate], Awaitable[dict[str, Any]]]  # the picture's row; raises Unusable
 
 
@@ -27,26 +27,26 @@ class Target:
     tries: int
     rows: list[dict[str, Any]] = field(default_factory=list)
     taken: list[Candidate] = field(default_factory=list)
-    tried: set[str] = field(default_factory=set)
+    tried: set[str] = field(default_factory=set)  # by their keys
     half_sizes_m: list[float] = field(default_factory=list)  # that were searched
     problems: list[dict[str, str]] = field(default_factory=list)
-    last: Search | None = None
+    last: PlaceSearch | None = None
 
     @property
     def over(self) -> bool:
         """Fulfilled or given up."""
         return len(self.rows) == self.wanted or len(self.tried) == self.wanted + self.tries - 1
 
-    async def look(self, search: Search, half_size_m: float, take: Take) -> None:
+    async def look(self, search: PlaceSearch, half_size_m: float, take: Take) -> None:
         """Take what a search gives, best first, until there is enough of it."""
         self.half_sizes_m.append(half_size_m)
         self.last = search
         for earlier in self.taken:
             search.take(earlier)
         while not self.over and (candidate := await search.next(self.kind)) is not None:
-            if candidate.source_id in self.tried:  # by a narrower search
+            if candidate.key in self.tried:  # by a narrower search
                 continue
-            self.tried.add(candidate.source_id)
+            self.tried.add(candidate.key)
             try:
                 row = await take(candidate)
             except Unusable as why:

@@ -5,9 +5,10 @@ import contextlib
 
 from cachetools import LRUCache
 
-from tasks.collect.tiles import BadTile, TileImages, TileName, read_tile
+from tasks.collect.providers.provider import StreetViewProvider
+from tasks.collect.tiles import NO_IMAGES, BadTile, TileImages, TileName, read_tile
 from tasks.runtime.computing import computing
-from tasks.services import Mapillary, ServiceError
+from tasks.services import ServiceError
 
 TRANSFERS = 2  # of a tile that cannot be read before it counts as broken
 _SHARE_OF_AN_EMPTY_TILE = 100  # images: an entry without any takes room too
@@ -16,8 +17,8 @@ _SHARE_OF_AN_EMPTY_TILE = 100  # images: an entry without any takes room too
 class TileCache:
     """Tiles, each asked for once while it is remembered, also by several places at the same time."""
 
-    def __init__(self, mapillary: Mapillary, most_images: int) -> None:
-        self._mapillary = mapillary
+    def __init__(self, provider: StreetViewProvider, most_images: int) -> None:
+        self._provider = provider
         self._tiles: LRUCache[TileName, TileImages] = LRUCache(
             most_images, lambda images: len(images) + _SHARE_OF_AN_EMPTY_TILE
         )
@@ -36,22 +37,24 @@ class TileCache:
         return await asyncio.shield(self._coming[name])
 
     async def _fetch(self, name: TileName) -> TileImages:
+        layer = self._provider.limits.layer
+        assert layer is not None, "a provider without tiles is searched by boxes"
         try:
             for transfer in range(1, TRANSFERS + 1):
                 try:
-                    data = await self._mapillary.tile(name.z, name.x, name.y)
+                    data = await self._provider.tile(name)
                     # A city's tile takes a good part of a second, in which the other places go on.
-                    images = await computing.run(read_tile, data, name)
+                    images = await computing.run(read_tile, data, name, layer)
                     break
                 except ServiceError as error:
                     if error.kind != "not_found":
                         raise
-                    images = read_tile(b"", name)
+                    images = NO_IMAGES
                     break
                 except BadTile as error:
                     if transfer == TRANSFERS:
                         said = f"tile {name.z}/{name.x}/{name.y}: {error}"
-                        raise ServiceError("mapillary", "bad_response", said, retryable=True) from None
+                        raise ServiceError(self._provider.name, "bad_response", said, retryable=True) from None
             with contextlib.suppress(ValueError):  # larger than all the room
                 self._tiles[name] = images
             return images

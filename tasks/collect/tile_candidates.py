@@ -9,7 +9,6 @@ from numpy.typing import NDArray
 from tasks.collect.candidates import Kind
 
 KINDS: tuple[Kind, Kind] = ("panorama", "photo")
-AT_ONCE = 50  # details a request
 
 
 @dataclass
@@ -30,24 +29,25 @@ class Seen:
 class TileCandidates:
     """Images seen on tiles, by the best score each can have; `looked_at` of a kind are asked for at most."""
 
-    def __init__(self, looked_at: int) -> None:
-        self._lines: dict[Kind, list[tuple[float, int]]] = {kind: [] for kind in KINDS}
+    def __init__(self, looked_at: int, at_once: int) -> None:
+        self._at_once = at_once  # details a request
+        self._lines: dict[Kind, list[tuple[float, str]]] = {kind: [] for kind in KINDS}
         self._left = dict.fromkeys(KINDS, looked_at)
-        self._open: set[int] = set()  # whose kind their tile does not say: they stand in both lines
-        self._asked: set[int] = set()  # of these
+        self._open: set[str] = set()  # whose kind their tile does not say: they stand in both lines
+        self._asked: set[str] = set()  # of these
 
-    def add(self, ids: NDArray[np.uint64], scores_m: NDArray[np.float64], is_pano: NDArray[np.int8]) -> None:
+    def add(self, ids: list[str], scores_m: NDArray[np.float64], is_pano: NDArray[np.int8]) -> None:
         """Let images wait; `is_pano` is 1, 0, or -1 where the tile does not say."""
         is_open = is_pano == -1
         for kind, flag in zip(KINDS, (1, 0), strict=True):
-            mine = (is_pano == flag) | is_open
-            self._lines[kind] += zip(scores_m[mine].tolist(), ids[mine].tolist(), strict=True)
+            mine = np.flatnonzero((is_pano == flag) | is_open)
+            self._lines[kind] += [(float(scores_m[k]), ids[k]) for k in mine]
             heapq.heapify(self._lines[kind])
-        self._open.update(ids[is_open].tolist())
+        self._open.update(ids[k] for k in np.flatnonzero(is_open))
 
     def is_open(self, source_id: str) -> bool:
         """Whether its tile did not say which kind it is."""
-        return int(source_id) in self._open
+        return source_id in self._open
 
     def best(self, kind: Kind) -> float | None:
         """The best score that one of them can have."""
@@ -56,10 +56,10 @@ class TileCandidates:
             heapq.heappop(line)
         return line[0][0] if line else None
 
-    def next_batch(self, kind: Kind) -> list[int]:
+    def next_batch(self, kind: Kind) -> list[str]:
         """The most promising, for one request; none when enough were looked at."""
-        batch: list[int] = []
-        while len(batch) < min(AT_ONCE, self._left[kind]) and self.best(kind) is not None:
+        batch: list[str] = []
+        while len(batch) < min(self._at_once, self._left[kind]) and self.best(kind) is not None:
             batch.append(heapq.heappop(self._lines[kind])[1])
         self._left[kind] -= len(batch)
         self._asked |= self._open.intersection(batch)

@@ -1,11 +1,7 @@
-"""Mapillary's vector tiles: which of them a box touches, and the images that one of them shows.
-
-A tile tells of an image where it is (to 0.6 m at the equator), when it was taken and whether it is a panorama. It
-does not tell quality, size, camera, creator, the position corrected by matching, or an address: those are the Graph
-API's.
-"""
+"""Vector tiles of providers: which of them a box touches, and the images that one of them shows."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,8 +13,7 @@ from numpy.typing import NDArray
 
 from tasks.collect.boxes import Box
 
-ZOOM = 14  # the only one whose tiles show single images
-LAYER = "image"
+ORDER_ZOOM = 14  # of the tiles along which places are worked on
 MAX_TILE_BYTES = 32_000_000  # city tiles have about 1 MB
 MAX_TILE_IMAGES = 500_000  # and up to 31,000 images
 UNKNOWN_TIME = np.iinfo(np.int64).min  # older than any picture, so that it counts as the oldest
@@ -35,7 +30,7 @@ class TileName:
 
     x: int
     y: int
-    z: int = ZOOM
+    z: int
 
     @property
     def box(self) -> Box:
@@ -45,11 +40,26 @@ class TileName:
         return Box(float(_lat_of_row(self.y + 1, side)), west, float(_lat_of_row(self.y, side)), east)
 
 
+Property = tuple[str, Callable[[TileMessage.value], Any]]  # its key, and what its value says; None: nothing
+
+
+@dataclass(frozen=True)
+class TileLayer:
+    """Where a provider's tiles show single images, and how."""
+
+    name: str
+    zoom: int
+    ids: np.dtype[Any]  # whole numbers, or texts of a fixed length
+    id: Property
+    time: Property  # milliseconds since 1970
+    pano: Property  # 1 or 0
+
+
 @dataclass(frozen=True)
 class TileImages:
     """The images of a tile, column by column: a city's tile must not become 31,000 objects."""
 
-    ids: NDArray[np.uint64]
+    ids: NDArray[Any]
     lat: NDArray[np.float64]
     lon: NDArray[np.float64]
     captured_at_ms: NDArray[np.int64]  # UNKNOWN_TIME where the tile does not say
@@ -57,6 +67,11 @@ class TileImages:
 
     def __len__(self) -> int:
         return len(self.ids)
+
+    def names(self, which: NDArray[np.intp]) -> list[str]:
+        """The ids of some of them, as the provider writes them."""
+        found: list[str] = self.ids[which].astype(str).tolist()
+        return found
 
     def inside(self, box: Box, margin_deg: float) -> NDArray[np.intp]:
         """Which of them lie in a box, or so close that their exact position may."""
@@ -73,7 +88,7 @@ NO_IMAGES = TileImages(
 )  # fmt: skip
 
 
-def tiles_of(box: Box, z: int = ZOOM) -> list[TileName]:
+def tiles_of(box: Box, z: int) -> list[TileName]:
     """The tiles that a box touches, from north-west to south-east."""
     side = 1 << z
     west, east = _column(box.west, side), _column(box.east, side)
@@ -81,9 +96,9 @@ def tiles_of(box: Box, z: int = ZOOM) -> list[TileName]:
     return [TileName(x, y, z) for y in range(north, south + 1) for x in range(west, east + 1)]
 
 
-def by_tile(box: Box) -> list[Box]:
+def by_tile(box: Box, z: int) -> list[Box]:
     """The box in pieces that lie on one tile each."""
-    tiles = [name.box for name in tiles_of(box)]
+    tiles = [name.box for name in tiles_of(box, z)]
     return [
         Box(max(box.south, one.south), max(box.west, one.west), min(box.north, one.north), min(box.east, one.east))
         for one in tiles
@@ -92,17 +107,17 @@ def by_tile(box: Box) -> list[Box]:
 
 def in_tile_order(lat: pl.Series, lon: pl.Series) -> pl.Series:
     """A number for each point that grows along the tiles so that neighbours mostly follow each other (Morton order)."""
-    side = 1 << ZOOM
+    side = 1 << ORDER_ZOOM
     high = np.radians(np.clip(lat.to_numpy(), -_MERCATOR_EDGE, _MERCATOR_EDGE))
     x = np.clip((lon.to_numpy() + 180.0) / 360.0 * side, 0, side - 1).astype(np.int64)
     y = np.clip((1 - np.arcsinh(np.tan(high)) / np.pi) / 2 * side, 0, side - 1).astype(np.int64)
     order = np.zeros(len(x), dtype=np.int64)
-    for bit in range(ZOOM):
+    for bit in range(ORDER_ZOOM):
         order |= ((x >> bit & 1) << (2 * bit)) | ((y >> bit & 1) << (2 * bit + 1))
     return pl.Series("tile", order)
 
 
-def read_tile(data: bytes, name: TileName) -> TileImages:
+def read_tile(data: bytes, name: TileName, layer: TileLayer) -> TileImages:
     """The images a tile shows; none of an empty tile. `BadTile` if the bytes are not one."""
     if not data:
         return NO_IMAGES
@@ -113,17 +128,19 @@ def read_tile(data: bytes, name: TileName) -> TileImages:
         message.ParseFromString(data)
     except DecodeError:
         raise BadTile("not a vector tile") from None
-    layer = next((layer for layer in message.layers if layer.name == LAYER), None)
-    return NO_IMAGES if layer is None else _read_layer(layer, name)
+    found = next((one for one in message.layers if one.name == layer.name), None)
+    return NO_IMAGES if found is None else _read_layer(found, name, layer)
 
 
-def _read_layer(layer: TileMessage.layer, name: TileName) -> TileImages:
+def _read_layer(layer: TileMessage.layer, name: TileName, declared: TileLayer) -> TileImages:
     # The library's own `decode` makes a dictionary with all properties of every feature: three times as long.
     count, extent = len(layer.features), layer.extent or 4096
     if count > MAX_TILE_IMAGES:
         raise BadTile(f"{count} images, at most {MAX_TILE_IMAGES} are read")
     columns = {key: i for i, key in enumerate(layer.keys)}
-    id_key, time_key, pano_key = (columns.get(key, -1) for key in ("id", "captured_at", "is_pano"))
+    properties = (declared.id, declared.time, declared.pano)
+    id_key, time_key, pano_key = (columns.get(key, -1) for key, _ in properties)
+    read_id, read_time, read_pano = (read for _, read in properties)
     values = layer.values
     ids, east, south, times, panos = [], [], [], [], []
     try:
@@ -132,19 +149,19 @@ def _read_layer(layer: TileMessage.layer, name: TileName) -> TileImages:
             if len(geometry) < 3 or geometry[0] & 7 != 1:  # a point is one "move to"
                 raise BadTile("an image that is not a point")
             said = dict(zip(tags[::2], tags[1::2], strict=True))
-            image_id = _whole(values[said[id_key]]) if id_key in said else None
+            image_id = read_id(values[said[id_key]]) if id_key in said else None
             if image_id is None:
                 raise BadTile("an image without an id")
-            moment = _whole(values[said[time_key]]) if time_key in said else None
+            moment = read_time(values[said[time_key]]) if time_key in said else None
             ids.append(image_id)
             east.append((geometry[1] >> 1) ^ -(geometry[1] & 1))  # zigzag
             south.append((geometry[2] >> 1) ^ -(geometry[2] & 1))
             times.append(UNKNOWN_TIME if moment is None else moment)
-            pano = values[said[pano_key]] if pano_key in said else None
-            panos.append(int(pano.bool_value) if pano is not None and pano.HasField("bool_value") else -1)
+            pano = read_pano(values[said[pano_key]]) if pano_key in said else None
+            panos.append(-1 if pano is None else pano)
         side = 1 << name.z
         return TileImages(
-            ids=np.array(ids, dtype=np.uint64),
+            ids=np.array(ids, dtype=declared.ids),
             # Half a unit: the whole number is the corner of the small square that holds the image.
             lon=(name.x + (np.array(east, dtype=np.float64) + 0.5) / extent) / side * 360.0 - 180.0,
             lat=_lat_of_row(name.y + (np.array(south, dtype=np.float64) + 0.5) / extent, side),
@@ -155,7 +172,7 @@ def _read_layer(layer: TileMessage.layer, name: TileName) -> TileImages:
         raise BadTile("a property points nowhere or is out of range") from None
 
 
-def _whole(value: TileMessage.value) -> int | None:
+def whole_number(value: TileMessage.value) -> int | None:
     """The whole number of a value, exactly; an id that came as a float has lost its last digits already."""
     if value.HasField("int_value"):
         return int(value.int_value)

@@ -54,5 +54,5 @@ STAGE = Stage(
     work=work,
     open=open_context,
     resources=Resources(cpus=1, concurrency=8, chunk=2),
-    services=("geocoder",),
+    services=lambda settings: ("geocoder",) if settings.enabled else (),
 )

@@ -86,7 +86,7 @@ STAGE = Stage(
     work=work,
     open=open_context,
     resources=Resources(cpus=1, concurrency=8, chunk=2),
-    services=("chat",),
+    services=lambda settings: ("chat",) if settings.models else (),
     roles=roles,
     words=lambda settings: RECIPES[settings.agent_recipe].direct.opening_words,
 )

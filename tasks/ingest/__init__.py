@@ -5,7 +5,7 @@ It runs beside plan and collect, whenever a user has some. What it brings in is 
 
 from pathlib import Path
 
-from schemas.settings.ingest import TAKEN, IngestSettings, is_dataset_name
+from schemas.settings.ingest import IngestSettings, is_dataset_name, is_taken
 from tasks.ingest.refusal import TableRefused
 from tasks.ingest.run import IngestResult, check_dataset, ingest_table, survey_table
 from tasks.ingest.survey import Survey
@@ -22,7 +22,7 @@ def dataset_name(path: Path, settings: IngestSettings) -> str:
     if settings.name is not None:
         return settings.name
     name = "".join(c if c.isascii() and (c.isalnum() or c in "._-") else "-" for c in _own_name(path))[:64].strip("-._")
-    if name.casefold() in TAKEN:
+    if is_taken(name):
         raise TableRefused(
             f"{path}: a dataset cannot be called '{name}', which is the name of another source; give it another with "
             "--name, such as --name photos"

@@ -58,7 +58,7 @@ class WorkerContext:
 
 
 def open_context(job: Job, setup: WorkerSetup) -> WorkerContext:
-    contact = setup.connections.mapillary.contact  # the same for every host
+    contact = setup.connections.stac.contact  # the same for every host
     web = Pictures(job.settings.web, job.settings.picture.max_file_mb, contact, job.rate_budget)
     return WorkerContext(setup.lake, PictureFolder(job.folder), web, job, Withdrawn.of(setup.lake))
 

@@ -228,7 +228,10 @@ def _sha256(path: Path) -> str:
 
 
 # Hugging Face's identifiers of the licences that the sources have.
-_HUB_LICENCES = {"CC BY-SA 4.0": "cc-by-sa-4.0", "CC BY 4.0": "cc-by-4.0", "CC0": "cc0-1.0", "CC0 1.0": "cc0-1.0"}
+_HUB_LICENCES = {
+    **{"CC BY-SA 4.0": "cc-by-sa-4.0", "CC BY 4.0": "cc-by-4.0", "CC0": "cc0-1.0", "CC0 1.0": "cc0-1.0"},
+    "etalab-2.0": "etalab-2.0",
+}
 
 LOAD = {
     # By name: of file names alone the library guesses three splits, and a benchmark is none of them.

@@ -188,7 +188,8 @@ def limits(requests: Mapping[str, float], connections: Connections) -> list[Limi
     kinds: dict[tuple[str, str, float | None, int | None], list[str]] = {}
     for name in requests:
         service, _, kind = name.partition(" ")
-        for allowance in getattr(connections, service).endpoint.allowances(kind):
+        connection = connections.named(service)
+        for allowance in connection.endpoint.allowances(kind) if connection else ():
             for minute, day in ((allowance.per_minute, None), (None, allowance.per_day)):
                 if minute is not None or day is not None:
                     kinds.setdefault((service, allowance.name, minute, day), []).append(name)

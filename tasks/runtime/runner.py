@@ -172,7 +172,7 @@ def _run_items(
         resources,
         is_async=is_async,
         meanwhile=_meanwhile(pauses, calls, progress),
-        most_workers=most_workers([getattr(connections, name) for name in services], resources.concurrency),
+        most_workers=most_workers([connections.named(name) for name in services], resources.concurrency),
     )
     batch = Batch(ledger, progress)
     fatal: Failure | None = None

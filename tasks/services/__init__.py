@@ -9,7 +9,6 @@ from tasks.services.chat import Chat
 from tasks.services.connections import Connections, MissingKeys, Models, connect
 from tasks.services.errors import ServiceError, safe_text, safe_url
 from tasks.services.geocoder import Address, GeocodeCandidate, Geocoder
-from tasks.services.mapillary import Mapillary
 from tasks.services.search import Search, SearchResult
 from tasks.services.stac import Stac
 from tasks.services.transport import Connection
@@ -23,7 +22,6 @@ __all__ = [
     "Connections",
     "GeocodeCandidate",
     "Geocoder",
-    "Mapillary",
     "MissingKeys",
     "Models",
     "Search",

@@ -106,7 +106,6 @@ class MissingKeys(InputError):
 class Connections:
     """Every service with its key; goes to workers as it is."""
 
-    mapillary: Connection
     geocoder: Connection
     search: Connection
     chat: ChatConnection
@@ -117,11 +116,20 @@ class Connections:
     answer_geocoder: Connection | None = None  # none: the packaged gazetteer
     tools: ToolsSettings = field(default_factory=ToolsSettings)  # whether tools ask these services at all
     world_maps: Connection | None = None
+    street_view: Mapping[str, Connection] = field(default_factory=dict)  # by the provider's name
 
     def every(self) -> tuple[Connection, ...]:
         """All of them, those of models included."""
         named = (getattr(self, each.name) for each in fields(self))
-        return tuple(one for one in (*named, *self.chat.models.endpoints.values()) if isinstance(one, Connection))
+        every = (*self.street_view.values(), *named, *self.chat.models.endpoints.values())
+        return tuple(one for one in every if isinstance(one, Connection))
+
+    def named(self, service: str) -> Connection | None:
+        """The service of this name, where there is one; InputError where nothing says where it is."""
+        if service not in self.street_view and not hasattr(self, service):
+            raise InputError(f"collect.providers: services.street_view.{service}.base_url must say where {service} is")
+        connection: Connection | None = self.street_view.get(service) or getattr(self, service)
+        return connection
 
     def secrets(self) -> tuple[str, ...]:
         """The keys themselves, to be kept out of texts."""
@@ -151,6 +159,7 @@ class Connections:
             return replace(one, rate_budget=rate_budget) if isinstance(one, Connection) else one
 
         every: dict[str, Any] = {each.name: shared(getattr(self, each.name)) for each in fields(self)}
+        every["street_view"] = {name: shared(one) for name, one in self.street_view.items()}
         return Connections(**every)
 
 
@@ -202,11 +211,21 @@ def connect(
     if trained is not None:
         endpoints["trained"] = trained
     every = Models(models, endpoints)
-    names = ("mapillary", "geocoder", "search", "stac", "maps", "tool_geocoder", "answer_geocoder", "world_maps")
+    street_view = {
+        name: resolve(
+            name,
+            endpoint,
+            needed is None or name in needed,
+            f"services.street_view.{name}" if name in services.street_view else "",
+        )
+        for name, endpoint in services.providers().items()
+    }
+    names = ("geocoder", "search", "stac", "maps", "tool_geocoder", "answer_geocoder", "world_maps")
     connections = Connections(
         chat=ChatConnection.of(chat, every),
         tools=services.tools,
         trained=ChatConnection.of(trained, every) if trained is not None else None,
+        street_view=street_view,
         **{name: service(name) for name in names if getattr(services, name)},
     )
     if missing:

@@ -339,6 +339,10 @@ class ServiceClient:
     def __init__(self, connection: Connection, headers: Mapping[str, str] | None = None, **http_options: Any) -> None:
         self._http = HttpClient(connection, headers=headers, **http_options)
 
+    @property
+    def base_url(self) -> str:
+        return self._http.endpoint.base_url
+
     async def close(self) -> None:
         await self._http.close()
 

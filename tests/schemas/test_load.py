@@ -113,7 +113,7 @@ def test_an_override_without_its_parts_is_explained(text: str) -> None:
 def test_unknown_names_list_the_known_ones() -> None:
     with pytest.raises(ConfigError, match=r"unknown recipe 'spotagnt'; did you mean 'spotagent'\?"):
         load_config(recipe="spotagnt")
-    with pytest.raises(ConfigError, match=r"unknown profile 'prod'.*offline, production"):
+    with pytest.raises(ConfigError, match=r"unknown profile 'prod'.*offline, open, production"):
         load_config(profile="prod")
     with pytest.raises(ConfigError, match="cannot be read: No such file"):
         load_config(file="nowhere.yaml")

@@ -204,7 +204,7 @@ def test_no_rules_cost_no_memory():
     [
         ({"service": "tavily", "kind": "latency", "seconds": -1}, "seconds"),
         ({"service": "tavily", "kind": "drift", "how": "melt"}, "how"),
-        ({"service": "mapillary", "kind": "changed", "ids": ["1"]}, "mapillary-cdn or * is needed"),
+        ({"service": "mapillary", "kind": "changed", "ids": ["1"]}, "mapillary-cdn, panoramax or * is needed"),
         ({"service": "openai", "kind": "deleted", "rate": 0.1}, "has no images to be deleted"),
     ],
 )

@@ -23,10 +23,12 @@ from starlette.routing import Route
 from infra.offline.server import create_app, serving
 from infra.offline.services.mapillary import tile_point
 from infra.offline.world import World
-from schemas.settings.services import MapillaryEndpoint, ServicesSettings, StacEndpoint
+from schemas.settings.services import MapillaryEndpoint, PanoramaxEndpoint, ServicesSettings, StacEndpoint
+from tasks.collect.providers.mapillary.client import Mapillary
+from tasks.collect.providers.mapillary.streets import MapillaryStreets
 from tasks.lake import Commit, Lake
 from tasks.runtime.runner import Context
-from tasks.services import Mapillary, connect
+from tasks.services import connect
 from tasks.services.transport import Connection
 
 TOKEN = "MLY|1000000000000001|0ff11e0ff11e0ff11e0ff11e0ff11e00"
@@ -81,6 +83,9 @@ class Streets:
     def client(self, **settings: Any) -> Mapillary:
         endpoint = MapillaryEndpoint(base_url=self.url, max_attempts=2, backoff_s=0, **settings)
         return Mapillary(Connection("mapillary", endpoint, SecretStr(TOKEN)))
+
+    def provider(self, **settings: Any) -> MapillaryStreets:
+        return MapillaryStreets(self.client(**settings))
 
     def row(self, shot_id: str, shot: Shot) -> dict[str, Any]:
         signature = "old" if shot.fault == "expired" and not self.asked[f"image {shot_id}"] else self.signature
@@ -227,6 +232,7 @@ class Earth:
     def context(self, lake: Lake, **mapillary: Any) -> Context:
         services = ServicesSettings(
             mapillary=MapillaryEndpoint(base_url=f"{self.url}/mapillary", backoff_s=0, **mapillary),
+            panoramax=PanoramaxEndpoint(base_url=f"{self.url}/panoramax/api", backoff_s=0),
             stac=StacEndpoint(base_url=f"{self.url}/stac/api/stac/v1", backoff_s=0),
         )
         return Context(lake, connect(services, {}))

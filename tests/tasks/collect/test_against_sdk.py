@@ -14,10 +14,11 @@ from infra.offline.world import World
 from schemas.settings.collect import CollectSettings
 from schemas.settings.services import MapillaryEndpoint, ServicesSettings
 from tasks.collect.boxes import boxes_around
-from tasks.collect.candidates import FIELDS
+from tasks.collect.providers.mapillary.client import Mapillary
+from tasks.collect.providers.mapillary.streets import FIELDS, MapillaryStreets
 from tasks.collect.search import Search
 from tasks.collect.tile_cache import TileCache
-from tasks.services import Mapillary, connect
+from tasks.services import connect
 
 official = pytest.importorskip("mapillary.interface")
 
@@ -60,17 +61,19 @@ def sdk(url: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
 
 
 def client(url: str) -> Mapillary:
-    return Mapillary(connect(ServicesSettings(mapillary=MapillaryEndpoint(base_url=f"{url}/mapillary")), {}).mapillary)
+    services = ServicesSettings(mapillary=MapillaryEndpoint(base_url=f"{url}/mapillary"))
+    return Mapillary(connect(services, {}).street_view["mapillary"])
 
 
 @pytest.mark.parametrize("find", ["auto", "tiles"])
 async def test_the_same_images_lie_around_a_place(sdk: Any, url: str, world: World, find: Any) -> None:
     mapillary = client(url)
+    provider = MapillaryStreets(mapillary)
     settings = CollectSettings(find=find, crowded_rows=20, panorama_min_pixels=1, photo_min_pixels=1)
     seen = 0
     for index in (3, 8, 11):
         place = world.place(index)
-        (box,) = boxes_around(place.lat, place.lon, HALF_SIZE_M)
+        (box,) = boxes_around(place.lat, place.lon, HALF_SIZE_M, 0.01)
         sides = {"west": box.west, "south": box.south, "east": box.east, "north": box.north}
         # Its "all" gives the flat ones only (1.0.16): each kind is asked for by name.
         theirs = [
@@ -78,7 +81,7 @@ async def test_the_same_images_lie_around_a_place(sdk: Any, url: str, world: Wor
             for kind in ("pano", "flat")
             for feature in json.loads(sdk.images_in_bbox(sides, image_type=kind))["features"]
         ]
-        search = Search(mapillary, TileCache(mapillary, 10_000), settings, place.lat, place.lon, HALF_SIZE_M)
+        search = Search(provider, TileCache(provider, 10_000), settings, place.lat, place.lon, HALF_SIZE_M)
         ours = {}
         for kind in ("panorama", "photo"):
             while (one := await search.next(kind)) is not None:

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.collect.boxes import MAX_AREA_SQ_DEG, METRES_PER_DEGREE, Box, boxes_around
+from tasks.collect.boxes import METRES_PER_DEGREE, Box, boxes_around
 
 
 def holds(boxes: list[Box], lat: float, lon: float) -> bool:
@@ -15,8 +15,8 @@ def holds(boxes: list[Box], lat: float, lon: float) -> bool:
 def test_boxes_cover_and_fit(lat: float, lon: float, half_size_m: float, north: float, east: float) -> None:
     import math
 
-    boxes = boxes_around(lat, lon, half_size_m)
-    assert all(box.area_sq_deg <= MAX_AREA_SQ_DEG for box in boxes)
+    boxes = boxes_around(lat, lon, half_size_m, 0.01)
+    assert all(box.area_sq_deg <= 0.01 for box in boxes)
     assert all(-180 <= box.west < box.east <= 180 and -90 <= box.south < box.north <= 90 for box in boxes)
     point_lat = lat + north * half_size_m / METRES_PER_DEGREE
     point_lon = lon + east * half_size_m / METRES_PER_DEGREE / math.cos(math.radians(lat))
@@ -24,7 +24,7 @@ def test_boxes_cover_and_fit(lat: float, lon: float, half_size_m: float, north: 
 
 
 def test_the_180th_meridian_is_crossed() -> None:
-    boxes = boxes_around(-17.0, 179.99, 5000)
+    boxes = boxes_around(-17.0, 179.99, 5000, 0.01)
     assert holds(boxes, -17.0, 179.999) and holds(boxes, -17.0, -179.99)
 
 
@@ -34,5 +34,5 @@ def test_quarters_keep_the_area() -> None:
 
 
 def test_an_ordinary_place_needs_one_request() -> None:
-    assert len(boxes_around(48.85, 2.35, 2000)) == 1
-    assert len(boxes_around(0.0, 0.0, 5000)) == 1
+    assert len(boxes_around(48.85, 2.35, 2000, 0.01)) == 1
+    assert len(boxes_around(0.0, 0.0, 5000, 0.01)) == 1

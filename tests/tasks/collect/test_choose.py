@@ -23,7 +23,8 @@ NOW = datetime(2024, 6, 1, tzinfo=UTC)
 def candidate(source_id: str, metres: float = 0.0, east_m: float = 0.0, **other: Any) -> Candidate:
     lat, lon = PLACE[0] + metres / 111_194.9, PLACE[1] + east_m / 111_194.9 / 0.6428
     values: dict[str, Any] = {
-        "source_id": source_id, "kind": "panorama", "lat": lat, "lon": lon, "found_at": (lat, lon), "url": None,
+        "source": "mapillary", "source_id": source_id, "kind": "panorama", "url": None,
+        "lat": lat, "lon": lon, "found_at": (lat, lon),
         "distance_m": distance_km(*PLACE, lat, lon) * 1000, "pixels": 8_000_000, "quality": 0.5,
         "sequence_id": f"s{source_id}", "compass_angle": None, "camera_type": None, "creator": None,
         "captured_at": NOW,

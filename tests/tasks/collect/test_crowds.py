@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from schemas.settings.collect import CollectSettings
+from tasks.collect.providers.mapillary.streets import MapillaryStreets
 from tasks.collect.search import Search
 from tasks.collect.targets import Target, collect_targets, targets_of
 from tasks.collect.tiles import TileImages, TileName
@@ -62,7 +63,7 @@ class Town:
 
         def open_search(half_size_m: float) -> Search:
             service: Any = self
-            return Search(service, service, wanted, LAT, LON, half_size_m)
+            return Search(MapillaryStreets(service), service, wanted, LAT, LON, half_size_m)
 
         async def take(candidate: Any) -> dict[str, Any]:
             return {"id": candidate.source_id}
@@ -118,7 +119,9 @@ async def test_where_tiles_are_out_and_boxes_do_not_suffice_the_place_waits(kind
 async def test_pictures_that_were_not_looked_at_are_counted() -> None:
     town = Town(50)
     town.is_pano[:] = 1
-    search = Search(town, town, CollectSettings(find="tiles", looked_at=7), LAT, LON, 5000.0)  # type: ignore[arg-type]
+    service: Any = town
+    settings = CollectSettings(find="tiles", looked_at=7)
+    search = Search(MapillaryStreets(service), service, settings, LAT, LON, 5000.0)
     found = 0
     while await search.next("panorama") is not None:
         found += 1

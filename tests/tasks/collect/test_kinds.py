@@ -7,6 +7,7 @@ import pytest
 from mapbox_vector_tile import encode
 
 from schemas.settings.collect import CollectSettings
+from tasks.collect.providers.mapillary.streets import LAYER
 from tasks.collect.street_view import WorkerContext, work
 from tasks.collect.tiles import TileName, read_tile
 from tasks.lake import Lake
@@ -18,7 +19,7 @@ LAT, LON = 48.85, 2.35
 async def collected(streets: Any, tmp_path: Path, **settings: Any) -> Outcome:
     wanted = CollectSettings(panorama_width=1024, half_sizes_m=(300,), **settings)
     return await work(
-        {"id": "p", "lat": LAT, "lon": LON}, WorkerContext(streets.client(), Lake(tmp_path / "lake"), wanted)
+        {"id": "p", "lat": LAT, "lon": LON}, WorkerContext((streets.provider(),), Lake(tmp_path / "lake"), wanted)
     )
 
 
@@ -42,7 +43,7 @@ def test_only_a_yes_or_no_of_a_tile_counts() -> None:
     for said, read in ((True, 1), (False, 0), (1, -1), ("true", -1)):
         image = {"geometry": "POINT (10 10)", "properties": {"id": 7, "is_pano": said}}
         data = encode([{"name": "image", "features": [image]}], default_options={"y_coord_down": True})
-        tile = read_tile(data, TileName(8529, 5975))
+        tile = read_tile(data, TileName(8529, 5975, 14), LAYER)
         assert tile.is_pano.tolist() == [read]
 
 

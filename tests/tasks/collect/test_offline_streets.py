@@ -12,11 +12,13 @@ from infra.offline.server import create_app, serving
 from infra.offline.world import World
 from schemas.settings.collect import CollectSettings
 from schemas.settings.services import MapillaryEndpoint, ServicesSettings
+from tasks.collect.providers.mapillary.client import Mapillary
+from tasks.collect.providers.mapillary.streets import MapillaryStreets
 from tasks.collect.street_view import WorkerContext, work
 from tasks.imaging.images import inspect
 from tasks.lake import Lake
 from tasks.runtime.runner import Kept
-from tasks.services import Mapillary, ServiceError, connect
+from tasks.services import ServiceError, connect
 
 PLACES = 6
 FAULTS = [
@@ -48,9 +50,9 @@ def url(world: World) -> Iterator[str]:
 async def collect(url: str, world: World, lake: Lake) -> tuple[list[dict[str, Any]], int]:
     """All rows of the first places, failed ones tried again as the frame would, and how often that was needed."""
     endpoint = MapillaryEndpoint(base_url=f"{url}/mapillary", backoff_s=0, max_attempts=3, outage_pause_s=0.05)
-    mapillary = Mapillary(connect(ServicesSettings(mapillary=endpoint), {}).mapillary)
+    mapillary = Mapillary(connect(ServicesSettings(mapillary=endpoint), {}).street_view["mapillary"])
     # Four pictures are a crowd here, so that most places ask for tiles as well.
-    bench = WorkerContext(mapillary, lake, CollectSettings(panorama_width=1024, crowded_rows=4))
+    bench = WorkerContext((MapillaryStreets(mapillary),), lake, CollectSettings(panorama_width=1024, crowded_rows=4))
     failures = 0
 
     async def one(index: int) -> list[dict[str, Any]]:

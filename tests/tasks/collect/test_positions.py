@@ -23,7 +23,7 @@ def point(lat: float, lon: float) -> dict[str, Any]:
 async def collected(streets: Any, tmp_path: Path, find: str, **settings: Any) -> Outcome:
     wanted = CollectSettings(find=find, photos=0, panorama_width=1024, half_sizes_m=(300,), **settings)
     return await work(
-        {"id": "p", "lat": LAT, "lon": LON}, WorkerContext(streets.client(), Lake(tmp_path / "lake"), wanted)
+        {"id": "p", "lat": LAT, "lon": LON}, WorkerContext((streets.provider(),), Lake(tmp_path / "lake"), wanted)
     )
 
 

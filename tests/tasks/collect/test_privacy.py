@@ -88,7 +88,7 @@ async def test_a_picture_that_tells_everything_is_stored_telling_nothing(
     is_pano = kind == "panorama"
     streets.put("11", lat=50.001, lon=8.0, is_pano=is_pano, width=size[0], height=size[1], data=data)
     settings = CollectSettings(panoramas=is_pano, photos=not is_pano, panorama_width=1024)
-    bench = WorkerContext(streets.client(), Lake(tmp_path / "lake"), settings)
+    bench = WorkerContext((streets.provider(),), Lake(tmp_path / "lake"), settings)
     (row,) = (await work(PLACE, bench)).rows["images"]
     stored = bench.lake.images.read(row["sha256"], row["extension"])
     assert SECRET in data and WIDE[:20] in data

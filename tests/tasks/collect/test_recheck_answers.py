@@ -17,11 +17,12 @@ from PIL import Image
 from schemas.settings.collect import CollectSettings
 from tasks.collect.batches import Batches
 from tasks.collect.previous import DELETED
-from tasks.collect.recheck import FIELDS, WorkerContext, work
+from tasks.collect.providers.mapillary.streets import MapillaryStreets
+from tasks.collect.providers.provider import FetchedBytes
+from tasks.collect.recheck import WorkerContext, work
 from tasks.collect.responses import FetchedImage, StageResponses
 from tasks.runtime.runner import Kept
 from tasks.services import ServiceError
-from tasks.services.mapillary import Fetched
 from tasks.services.response_store import ResponseStore
 
 
@@ -52,7 +53,7 @@ class Source:
     async def image(self, image_id: str, fields: Sequence[str]) -> dict[str, Any]:
         return _said(self.alone.pop(0))
 
-    async def fetch_if_changed(self, url: str, etag: str | None) -> Fetched | None:
+    async def fetch_if_changed(self, url: str, etag: str | None) -> FetchedBytes | None:
         self.etags.append(etag)
         return _said(self.host.pop(0))
 
@@ -75,12 +76,22 @@ async def checked(
     responses: StageResponses | None = None,
     **refresh: Any,
 ) -> Kept:
-    item = {"id": "i1", "subject": "image", "place_id": "p1", "source_id": "7", "etag": etag, "news": 2, "nth": 5}
+    item = {
+        "id": "i1",
+        "subject": "image",
+        "place_id": "p1",
+        "source": "mapillary",
+        "source_id": "7",
+        "etag": etag,
+        "news": 2,
+        "nth": 5,
+    }
     item |= {"lost": False, "refused": False}
     item["source_sha256"] = sha256 or hashlib.sha256(OLD).hexdigest()
     wanted = CollectSettings(refresh=refresh)
-    known = Batches(lambda ids: source.images_by_id(ids, FIELDS), 50, 0.0)
-    bench = WorkerContext(source, known, wanted, responses or StageResponses())
+    provider = MapillaryStreets(source)
+    known = {"mapillary": Batches(provider.addresses, 50, 0.0)}
+    bench = WorkerContext({"mapillary": provider}, known, wanted, responses or StageResponses())
     outcome = await work(item, bench)
     assert isinstance(outcome, Kept)
     return outcome
@@ -98,13 +109,13 @@ async def test_an_unchanged_picture_is_the_same() -> None:
 
 
 async def test_a_host_that_marks_the_same_bytes_anew_changes_nothing() -> None:
-    found = row(await checked(Source(host=[Fetched(OLD, '"e2"')])))
+    found = row(await checked(Source(host=[FetchedBytes(OLD, '"e2"')])))
     assert (found["status"], found["news"], found["etag"]) == ("same", 2, '"e2"')
 
 
 @pytest.mark.parametrize("etag", ['"e1"', None])
 async def test_other_bytes_are_a_change(etag: str | None) -> None:
-    found = row(await checked(Source(host=[Fetched(NEW, "")]), etag))
+    found = row(await checked(Source(host=[FetchedBytes(NEW, "")]), etag))
     assert (found["status"], found["news"], found["etag"]) == ("changed", 3, None)
     assert found["source_sha256"] == hashlib.sha256(NEW).hexdigest()
 
@@ -112,19 +123,19 @@ async def test_other_bytes_are_a_change(etag: str | None) -> None:
 @pytest.mark.parametrize("broken", BROKEN)
 @pytest.mark.parametrize("etag", ['"e1"', None])
 async def test_bytes_that_are_no_picture_change_nothing(broken: bytes, etag: str | None) -> None:
-    bad = Fetched(broken, '"e2"')
+    bad = FetchedBytes(broken, '"e2"')
     outcome = await checked(Source(host=[bad, bad]), etag)
     found = row(outcome)
     assert (found["status"], found["news"], found["etag"]) == ("unavailable", 2, etag) and not outcome.gone
     assert found["source_sha256"] == hashlib.sha256(OLD).hexdigest()
-    # Fetched once more it is whole: as it was, or another one.
-    for second, status in ((None, "same"), (Fetched(OLD, ""), "same"), (Fetched(NEW, ""), "changed")):
+    # FetchedBytes once more it is whole: as it was, or another one.
+    for second, status in ((None, "same"), (FetchedBytes(OLD, ""), "same"), (FetchedBytes(NEW, ""), "changed")):
         assert row(await checked(Source(host=[bad, second]), etag))["status"] == status
 
 
 async def test_what_a_killed_run_had_not_decoded_is_not_believed(tmp_path: Path) -> None:
-    await kept(tmp_path).keep_image("7", FetchedImage.now(NEW[:-30], '"e2"', "https://host/7.jpg"))
-    source = Source(host=[Fetched(NEW, '"e2"')])
+    await kept(tmp_path).keep_image("mapillary/7", FetchedImage.now(NEW[:-30], '"e2"', "https://host/7.jpg"))
+    source = Source(host=[FetchedBytes(NEW, '"e2"')])
     assert row(await checked(source, responses=kept(tmp_path)))["status"] == "changed" and source.etags == ['"e1"']
 
 
@@ -181,17 +192,17 @@ async def test_an_address_that_was_only_old_is_not_taken_for_the_end_of_its_pict
 
 
 async def test_a_check_that_was_killed_does_not_fetch_again_what_it_had(tmp_path: Path) -> None:
-    first = row(await checked(Source(host=[Fetched(NEW, '"e2"')]), responses=kept(tmp_path)))
+    first = row(await checked(Source(host=[FetchedBytes(NEW, '"e2"')]), responses=kept(tmp_path)))
     source = Source(host=[None])
     again = row(await checked(source, responses=kept(tmp_path)))
     assert source.etags == ['"e2"'], "the host says whether what is there is still the picture"
     assert again["checked_at"] > first["checked_at"]
     assert {**again, "checked_at": 0} == {**first, "checked_at": 0} and again["status"] == "changed"
-    came = kept(tmp_path).find_image("7")
+    came = kept(tmp_path).find_image("mapillary/7")
     assert came is not None and (came.data, came.at) == (NEW, again["checked_at"])
     # It has changed once more since, or back to what it was.
-    assert row(await checked(Source(host=[Fetched(NEWER, '"e3"')]), responses=kept(tmp_path)))["etag"] == '"e3"'
-    assert row(await checked(Source(host=[Fetched(OLD, '"e1"')]), responses=kept(tmp_path)))["status"] == "same"
+    assert row(await checked(Source(host=[FetchedBytes(NEWER, '"e3"')]), responses=kept(tmp_path)))["etag"] == '"e3"'
+    assert row(await checked(Source(host=[FetchedBytes(OLD, '"e1"')]), responses=kept(tmp_path)))["status"] == "same"
 
 
 async def test_an_address_past_its_time_is_asked_for_again() -> None:

@@ -17,7 +17,10 @@ from schemas.settings.collect import CollectSettings
 from schemas.settings.services import ServicesSettings
 from tasks.collect import responses as responses_module
 from tasks.collect import street_view
-from tasks.collect.responses import VALID_S, FetchedImage, RecallingMapillary, StageResponses
+from tasks.collect.boxes import Box
+from tasks.collect.providers.mapillary.client import Mapillary
+from tasks.collect.providers.mapillary.streets import MapillaryStreets
+from tasks.collect.responses import VALID_S, FetchedImage, RecalledBoxes, StageResponses
 from tasks.lake import Commit, Lake
 from tasks.runtime.runner import WorkerSetup, run
 from tasks.services import connect
@@ -138,7 +141,7 @@ async def test_a_file_that_cannot_be_written_costs_no_place(streets: Any, tmp_pa
     streets.put("11", lat=50.001, lon=8.0)
     (tmp_path / "responses.sqlite").mkdir()
     context = street_view.WorkerContext(
-        streets.client(),
+        (streets.provider(),),
         Lake(tmp_path / "lake"),
         SETTINGS.model_copy(update={"photos": 0}),
         responses=kept(tmp_path),
@@ -218,18 +221,14 @@ def test_what_a_killed_run_found_unusable_is_not_fetched_again(
 
 async def test_a_long_answer_is_not_kept(earth: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     place = earth.world.place(0)
-    box = (place.lon - 0.01, place.lat - 0.01, place.lon + 0.01, place.lat + 0.01)
-    connection = earth.context(Lake(tmp_path / "lake")).connections.mapillary
-    service = RecallingMapillary(connection, kept(tmp_path))
-    rows = await service.images_in_box(*box, ("id", "thumb_original_url"))
-    assert rows and all("thumb_original_url" in row for row in rows)
+    box = Box(place.lat - 0.01, place.lon - 0.01, place.lat + 0.01, place.lon + 0.01)
+    provider = MapillaryStreets(Mapillary(earth.context(Lake(tmp_path / "lake")).connections.street_view["mapillary"]))
+    records = await RecalledBoxes(provider, kept(tmp_path)).in_box(box)
+    assert records and all(record.url for record in records)
     earth.forget()
-    again = RecallingMapillary(connection, kept(tmp_path))
-    told = await again.images_in_box(*box, ("id", "thumb_original_url"))
-    assert [row["id"] for row in told] == [row["id"] for row in rows] and earth.log("requests") == {}
-    monkeypatch.setattr(responses_module, "MOST_ROWS", len(rows) - 1)
-    longer = RecallingMapillary(connection, kept(tmp_path / "other"))
-    await longer.images_in_box(*box, ("id", "thumb_original_url"))
+    told = await RecalledBoxes(provider, kept(tmp_path)).in_box(box)
+    assert told == [replace(record, url=None) for record in records] and earth.log("requests") == {}
+    monkeypatch.setattr(responses_module, "MOST_ROWS", len(records) - 1)
+    await RecalledBoxes(provider, kept(tmp_path / "other")).in_box(box)
     assert not (tmp_path / "other").exists() or entries(tmp_path / "other") == []
-    for client in (service, again, longer):
-        await client.close()
+    await provider.client.close()

@@ -11,21 +11,23 @@ import pytest
 from schemas.settings.collect import CollectSettings
 from tasks.collect.candidates import Candidate
 from tasks.collect.choose import choose
+from tasks.collect.providers.mapillary.client import Mapillary
+from tasks.collect.providers.mapillary.streets import MapillaryStreets
 from tasks.collect.search import Search
 from tasks.collect.street_view import WorkerContext, work
 from tasks.collect.tile_cache import TileCache
 from tasks.collect.tiles import TileName
 from tasks.lake import Lake
 from tasks.runtime.runner import Kept
-from tasks.services import Mapillary, ServiceError
+from tasks.services import ServiceError
 
 LAT, LON = 50.0, 8.0
 WAYS = ("boxes", "auto", "tiles")
 
 
 def search(mapillary: Mapillary, half_size_m: float = 500.0, **settings: Any) -> Search:
-    wanted = CollectSettings(**settings)
-    return Search(mapillary, TileCache(mapillary, wanted.tiles_kept), wanted, LAT, LON, half_size_m)
+    wanted, provider = CollectSettings(**settings), MapillaryStreets(mapillary)
+    return Search(provider, TileCache(provider, wanted.tiles_kept), wanted, LAT, LON, half_size_m)
 
 
 def requests(streets: Any) -> int:
@@ -184,7 +186,7 @@ async def test_odd_values_of_one_picture_do_not_fail_the_place(streets: Any, tmp
     streets.put("23", lat=LAT + 0.0005, lon=LON)
     settings = CollectSettings(panorama_width=1024, photos=0, half_sizes_m=(100,))
     outcome = await work(
-        {"id": "p", "lat": LAT, "lon": LON}, WorkerContext(streets.client(), Lake(tmp_path / "lake"), settings)
+        {"id": "p", "lat": LAT, "lon": LON}, WorkerContext((streets.provider(),), Lake(tmp_path / "lake"), settings)
     )
     assert isinstance(outcome, Kept) and [row["source_id"] for row in outcome.rows["images"]] == ["23"]
 
@@ -207,13 +209,13 @@ async def test_a_place_whose_pictures_all_lack_a_position_fails(streets: Any, tm
     for number in range(7):
         streets.put(str(20 + number), lat=LAT + number * 1e-4, lon=LON, extra={"computed_geometry": {"at": [LON, LAT]}})
     settings = CollectSettings(find=find, panorama_width=1024, half_sizes_m=(100, 300))
-    table = WorkerContext(streets.client(), Lake(tmp_path / "lake"), settings)
+    table = WorkerContext((streets.provider(),), Lake(tmp_path / "lake"), settings)
     with pytest.raises(ServiceError, match="none of 7 pictures around a place has a position") as caught:
         await work({"id": "p", "lat": LAT, "lon": LON}, table)
     assert caught.value.kind == "bad_response"
     # Nearest ones odd, farther ones fine: the place gets these, and says what it passed over.
     streets.put("40", lat=LAT + 0.002, lon=LON)
-    table = WorkerContext(streets.client(), Lake(tmp_path / "lake"), settings)  # remembers no tile
+    table = WorkerContext((streets.provider(),), Lake(tmp_path / "lake"), settings)  # remembers no tile
     outcome = await work({"id": "p", "lat": LAT, "lon": LON}, table)
     assert isinstance(outcome, Kept) and [row["source_id"] for row in outcome.rows["images"]] == ["40"]
     (gap,) = outcome.rows["gaps"]
@@ -223,7 +225,7 @@ async def test_a_place_whose_pictures_all_lack_a_position_fails(streets: Any, tm
 async def test_a_tile_is_asked_for_once_for_all_its_places(streets: Any, tmp_path: Path) -> None:
     scatter(streets, 30, reach=0.001)
     settings = CollectSettings(find="tiles", panorama_width=1024, photos=0, half_sizes_m=(100,))
-    table = WorkerContext(streets.client(), Lake(tmp_path / "lake"), settings)
+    table = WorkerContext((streets.provider(),), Lake(tmp_path / "lake"), settings)
     places = [{"id": f"p{k}", "lat": LAT + k * 1e-5, "lon": LON + k * 1e-5} for k in range(6)]
     outcomes = await asyncio.gather(*(work(place, table) for place in places))
     assert all(isinstance(outcome, Kept) for outcome in outcomes)
@@ -233,8 +235,8 @@ async def test_a_tile_is_asked_for_once_for_all_its_places(streets: Any, tmp_pat
 
 async def test_remembered_tiles_stay_within_their_room(streets: Any) -> None:
     scatter(streets, 50)
-    cache = TileCache(streets.client(), most_images=350)
-    names = [TileName(8556 + k, 5556) for k in range(4)]
+    cache = TileCache(streets.provider(), most_images=350)
+    names = [TileName(8556 + k, 5556, 14) for k in range(4)]
     for name in names:
         await cache.get(name)
     # An empty tile takes the room of a hundred images, so only the last three fit.
@@ -247,12 +249,12 @@ async def test_remembered_tiles_stay_within_their_room(streets: Any) -> None:
 
 
 async def test_a_tile_that_fails_is_asked_for_again(streets: Any) -> None:
-    cache = TileCache(streets.client(), 1000)
+    cache = TileCache(streets.provider(), 1000)
     streets.tile_fault = "outage"
     with pytest.raises(ServiceError):
-        await cache.get(TileName(1, 1))
+        await cache.get(TileName(1, 1, 14))
     streets.tile_fault = None
-    assert len(await cache.get(TileName(1, 1))) == 0
+    assert len(await cache.get(TileName(1, 1, 14))) == 0
 
 
 @pytest.mark.parametrize("find", ["auto", "boxes"])
@@ -263,7 +265,7 @@ async def test_a_service_that_is_down_is_not_asked_for_quarters(
     monkeypatch.setattr(streets, "max_in_box", -1)
     said = streets.error
     monkeypatch.setattr(streets, "error", lambda status, code, _: said(status, code, "An unknown error occurred"))
-    table = WorkerContext(streets.client(), Lake(tmp_path / "lake"), CollectSettings(find=find))
+    table = WorkerContext((streets.provider(),), Lake(tmp_path / "lake"), CollectSettings(find=find))
     with pytest.raises(ServiceError) as caught:
         await work({"id": "p", "lat": LAT, "lon": LON}, table)
     assert caught.value.kind == "outage" and caught.value.retryable and streets.asked["images"] == 2  # once again

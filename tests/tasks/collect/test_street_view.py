@@ -13,8 +13,9 @@ import pytest
 from PIL import Image, ImageChops, ImageOps, ImageStat
 
 from schemas.settings.collect import CollectSettings
-from tasks.collect.candidates import read_candidate
+from tasks.collect.candidates import candidate_of
 from tasks.collect.download import FRESH_URLS, Picture, Unusable
+from tasks.collect.providers.mapillary.streets import read_record
 from tasks.collect.responses import VALID_S, StageResponses
 from tasks.collect.street_view import NAME, STAGE, WorkerContext, work
 from tasks.lake import Lake
@@ -29,7 +30,7 @@ NEAR, FAR = {"lat": 50.001, "lon": 8.0}, {"lat": 50.03, "lon": 8.0}  # 111 m and
 
 def bench(streets: Any, path: Path, **settings: Any) -> WorkerContext:
     wanted = {"photos": 0, "panorama_width": 1024, **settings}
-    return WorkerContext(streets.client(), Lake(path / "lake"), CollectSettings(**wanted))
+    return WorkerContext((streets.provider(),), Lake(path / "lake"), CollectSettings(**wanted))
 
 
 def recalling(streets: Any, path: Path, later_s: float = 0.0) -> WorkerContext:
@@ -116,7 +117,7 @@ async def test_many_new_addresses_are_asked_for_at_once(streets: Any, tmp_path: 
         streets.put(str(100 + number), lat=50.0 + number, lon=8.0)
     table = bench(streets, tmp_path)
     candidates = [
-        read_candidate({**streets.row(name, shot), "thumb_original_url": None}, shot.lat, shot.lon)
+        candidate_of(read_record({**streets.row(name, shot), "thumb_original_url": None}), shot.lat, shot.lon)
         for name, shot in streets.shots.items()
     ]
     streets.shots["103"].fault = "deleted"  # one unknown id spoils a whole list
@@ -275,7 +276,7 @@ async def test_an_odd_id_in_a_list_of_addresses_spoils_none_of_the_others(street
     streets.put("31", **NEAR)
     streets.put("32", **FAR)
     rows = [{**streets.row(name, shot), "thumb_original_url": None} for name, shot in streets.shots.items()]
-    candidates = [read_candidate(row, 50.0, 8.0) for row in [*rows, {**rows[0], "id": "33x"}]]
+    candidates = [candidate_of(read_record(row), 50.0, 8.0) for row in [*rows, {**rows[0], "id": "33x"}]]
     ends = await asyncio.gather(*(table.downloads.get(one) for one in candidates if one), return_exceptions=True)
     assert [end.kind if isinstance(end, Unusable) else type(end) for end in ends] == [Picture, Picture, "rejected"]
 

@@ -13,10 +13,12 @@ from infra.offline.world import World
 from schemas.settings.collect import CollectSettings
 from schemas.settings.services import MapillaryEndpoint, ServicesSettings
 from tasks.collect.boxes import boxes_around
+from tasks.collect.providers.mapillary.client import Mapillary
+from tasks.collect.providers.mapillary.streets import MapillaryStreets
 from tasks.collect.search import Search
 from tasks.collect.targets import collect_targets, targets_of
 from tasks.collect.tile_cache import TileCache
-from tasks.services import Connection, Mapillary, connect
+from tasks.services import Connection, connect
 
 # Ten times thinner than the real service still, and tight enough that a street of this world is a crowd.
 LIMITS = Limits(crowd=12, dense=24)
@@ -66,7 +68,7 @@ class Counting(Mapillary):
 
 def client(url: str) -> Counting:
     services = ServicesSettings(mapillary=MapillaryEndpoint(base_url=f"{url}/mapillary", backoff_s=0))
-    return Counting(connect(services, {}).mapillary)
+    return Counting(connect(services, {}).street_view["mapillary"])
 
 
 def requests(control: httpx.Client) -> dict[str, int]:
@@ -79,16 +81,16 @@ def requests(control: httpx.Client) -> dict[str, int]:
 async def test_every_image_of_the_world_is_found(url: str, world: World, find: Any) -> None:
     settings = CollectSettings(find=find, crowded_rows=CROWDED, panorama_min_pixels=1, photo_min_pixels=1)
     mapillary = client(url)
-    tiles, hidden, total, asked = TileCache(mapillary, settings.tiles_kept), 0, 0, mapillary.asked
+    tiles, hidden, total, asked = TileCache(MapillaryStreets(mapillary), settings.tiles_kept), 0, 0, mapillary.asked
     with httpx.Client(base_url=url, timeout=60) as control:
         control.delete("/control/log")
         for lat, lon in spots(world):
-            search = Search(mapillary, tiles, settings, lat, lon, 3000.0)
+            search = Search(MapillaryStreets(mapillary), tiles, settings, lat, lon, 3000.0)
             found = set()
             for kind in ("panorama", "photo"):
                 while (one := await search.next(kind)) is not None:
                     found.add(one.source_id)
-            area = boxes_around(lat, lon, 3000.0)
+            area = boxes_around(lat, lon, 3000.0, 0.01)
             there = {
                 record.image_id for box in area for record in world.images_in(box.west, box.south, box.east, box.north)
             }
@@ -107,7 +109,7 @@ async def choices(url: str, world: World, **settings: Any) -> tuple[list[list[st
     """What would be taken for each place, and what that costs, without fetching it."""
     wanted = CollectSettings(crowded_rows=CROWDED, **settings)
     mapillary = client(url)
-    tiles, chosen = TileCache(mapillary, wanted.tiles_kept), []
+    tiles, chosen = TileCache(MapillaryStreets(mapillary), wanted.tiles_kept), []
 
     async def take(candidate: Any) -> dict[str, Any]:
         return {"id": candidate.source_id}
@@ -115,7 +117,7 @@ async def choices(url: str, world: World, **settings: Any) -> tuple[list[list[st
     for lat, lon in spots(world):
 
         def open_search(half_size_m: float, lat: float = lat, lon: float = lon) -> Search:
-            return Search(mapillary, tiles, wanted, lat, lon, half_size_m)
+            return Search(MapillaryStreets(mapillary), tiles, wanted, lat, lon, half_size_m)
 
         wishes = targets_of(wanted)
         await collect_targets(wishes, wanted.half_sizes_m, open_search, take)
@@ -145,6 +147,13 @@ async def test_an_ordinary_place_costs_one_search(world: World) -> None:
                 if not any(record.is_pano for record in world.images(index)):
                     continue
                 control.delete("/control/log")
-                search = Search(mapillary, TileCache(mapillary, 1000), settings, place.lat, place.lon, 500.0)
+                search = Search(
+                    MapillaryStreets(mapillary),
+                    TileCache(MapillaryStreets(mapillary), 1000),
+                    settings,
+                    place.lat,
+                    place.lon,
+                    500.0,
+                )
                 assert await search.next("panorama") is not None
                 assert requests(control) == {"mapillary": 1}

@@ -27,6 +27,7 @@ from schemas.load import load_config
 from schemas.messages import texts_of
 from schemas.recipes import default_recipe, recipe_folders
 from schemas.settings.services import TrainedEndpoint
+from tasks.collect.providers.mapillary.client import Mapillary
 from tasks.difficulty import STAGES as DIFFICULTY
 from tasks.evaluate import STAGES as EVALUATE
 from tasks.lake import Commit, Lake
@@ -35,7 +36,7 @@ from tasks.recipes.rewards import reward_for, rewarded_recipes
 from tasks.reward.answer import Address
 from tasks.reward.outcome import Truth
 from tasks.runtime.runner import Context, run
-from tasks.services import Chat, Mapillary, connect
+from tasks.services import Chat, connect
 from tasks.synthesize import STAGES as SYNTHESIZE
 from tasks.train import PHASES as TRAIN
 from tasks.train.fast.grouped import Completion
@@ -123,7 +124,7 @@ PHOTOS = (("photo", "train", 0), ("photo", "train", 1), ("photo", "benchmark", 2
 
 def filled(lake: Lake, world: World, config: Config, wanted: Sequence[tuple[str, str, int]] = PHOTOS) -> Lake:
     """Pictures of the world, each of a kind, for a split and of a place."""
-    mapillary = Mapillary(connect(config.services, {}).mapillary)
+    mapillary = Mapillary(connect(config.services, {}).street_view["mapillary"])
     images, labels = [], []
     for number, (kind, split, place) in enumerate(wanted):
         record, city = world.first_image(place), world.place(place).city

@@ -117,7 +117,10 @@ def test_tokens_a_minute_are_the_least_time(context: Context) -> None:
 
 def test_a_limit_a_minute_is_the_least_time(context: Context) -> None:
     ran(context.lake, 1, 1, 0.1, {"mapillary search": [100, 1]})
-    slow = replace(context.connections, mapillary=Connection("mapillary", MapillaryEndpoint(search_per_minute=100)))
+    slow = replace(
+        context.connections,
+        street_view={"mapillary": Connection("mapillary", MapillaryEndpoint(search_per_minute=100))},
+    )
     (found,) = estimate([stage()], {"s": Settings()}, replace(context, connections=slow))
     assert found.seconds == pytest.approx(8 * 60)
 
@@ -143,7 +146,8 @@ def test_limits_say_how_long_and_how_many_days() -> None:
 
     def found(**settings: Any) -> list[tuple[Any, ...]]:
         endpoint = MapillaryEndpoint(**settings)
-        connections = replace(connect(ServicesSettings(), {}), mapillary=Connection("mapillary", endpoint))
+        street_view = {"mapillary": Connection("mapillary", endpoint)}
+        connections = replace(connect(ServicesSettings(), {}), street_view=street_view)
         return [(one.kinds, one.minutes, one.days) for one in limits(requests, connections)]
 
     search, entity, tiles = "mapillary search", "mapillary", "mapillary tiles"

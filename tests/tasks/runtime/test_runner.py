@@ -260,7 +260,7 @@ def test_a_refused_opening_comes_back_as_itself(context: Context) -> None:
 
 
 def test_an_unexpected_error_is_a_failure_without_secrets(context: Context) -> None:
-    token = context.connections.mapillary.key
+    token = context.connections.street_view["mapillary"].key
     assert token is not None
     secret = token.get_secret_value()
 

@@ -19,11 +19,12 @@ from schemas.settings.base import Settings
 from schemas.settings.endpoint import Allowance
 from schemas.settings.services import ServicesSettings
 from schemas.settings.spread import SpreadSettings
+from tasks.collect.providers.mapillary.client import Mapillary
 from tasks.lake import Lake
 from tasks.runtime.budget_actor import actor_rate_budget
 from tasks.runtime.ray_start import start_ray, stop_ray
 from tasks.runtime.runner import Context, Inputs, Kept, Resources, Row, Stage, WorkerSetup, run
-from tasks.services import Mapillary, connect
+from tasks.services import connect
 from tasks.services.rate_budget import BudgetFile, RateLimiter, UsedUp
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -41,7 +42,7 @@ def items(inputs: Inputs, settings: Nothing) -> pl.DataFrame:
 
 
 def open_client(settings: Nothing, setup: WorkerSetup) -> Mapillary:
-    return Mapillary(setup.connections.mapillary)
+    return Mapillary(setup.connections.street_view["mapillary"])
 
 
 async def look(item: Row, mapillary: Mapillary) -> Kept:

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from schemas.settings.services import MapillaryEndpoint, StacEndpoint
-from tasks.services import Mapillary, ServiceError
+from tasks.collect.providers.mapillary.client import Mapillary
+from tasks.services import ServiceError
 from tasks.services.rate_budget import ProcessRateBudget
 from tasks.services.transport import Connection
 

@@ -7,7 +7,8 @@ import pytest
 
 from schemas.messages import ToolCall
 from schemas.settings.services import Price
-from tasks.services import Address, Chat, Geocoder, Mapillary, Search, ServiceError
+from tasks.collect.providers.mapillary.client import Mapillary
+from tasks.services import Address, Chat, Geocoder, Search, ServiceError
 from tasks.services.network import may_fetch
 
 BOX = (2.30, 48.80, 2.35, 48.85)

@@ -29,7 +29,7 @@ KEYS = {"MAPILLARY_TOKEN": "MLY|1|s3cret-a", "TAVILY_API_KEY": "s3cret-b", "OPEN
 
 def test_the_default_is_the_offline_world_and_needs_no_environment():
     connections = connect(ServicesSettings(), {})
-    assert all(is_loopback(c.endpoint.base_url) for c in (connections.mapillary, connections.chat))
+    assert all(is_loopback(c.endpoint.base_url) for c in (connections.street_view["mapillary"], connections.chat))
     assert connections.chat.key is not None and connections.geocoder.key is None and connections.trained is None
 
 
@@ -102,7 +102,7 @@ def test_a_contact_is_an_address_that_fits_a_header(contact):
 
 def test_the_contact_goes_to_every_service():
     connections = connect(ServicesSettings(contact="mailto:us@example.org"), {})
-    assert {c.contact for c in (connections.mapillary, connections.chat, connections.geocoder)} == {
+    assert {c.contact for c in (connections.street_view["mapillary"], connections.chat, connections.geocoder)} == {
         "mailto:us@example.org"
     }
 

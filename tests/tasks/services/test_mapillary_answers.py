@@ -5,7 +5,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from tasks.services import Mapillary, ServiceError
+from tasks.collect.providers.mapillary.client import Mapillary
+from tasks.services import ServiceError
 
 BOX = (2.3, 48.8, 2.35, 48.85)
 ASKS = (

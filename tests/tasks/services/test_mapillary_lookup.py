@@ -7,8 +7,9 @@ import pytest
 from pydantic import SecretStr, ValidationError
 
 from schemas.settings.services import MapillaryEndpoint
-from tasks.services import Mapillary, ServiceError
-from tasks.services.mapillary import Fetched
+from tasks.collect.providers.mapillary.client import Mapillary
+from tasks.collect.providers.provider import FetchedBytes
+from tasks.services import ServiceError
 from tasks.services.transport import Connection
 
 UNKNOWN = "Unsupported get request. Object with ID '{}' does not exist, cannot be loaded due to missing permissions"
@@ -79,13 +80,13 @@ class TestFetchIfChanged:
         assert server.asked[0].headers["if-none-match"] == '"a"'
         assert "authorization" not in server.asked[0].headers
         server.says(reply(200, b"jpeg", "image/jpeg", {"ETag": '"b"'}))
-        assert await client.fetch_if_changed(f"{server.url}/p.jpg?oh=1", '"a"') == Fetched(b"jpeg", '"b"')
+        assert await client.fetch_if_changed(f"{server.url}/p.jpg?oh=1", '"a"') == FetchedBytes(b"jpeg", '"b"')
 
     async def test_without_a_validator_it_is_a_plain_fetch(self, server, reply):
         for etag in (None, "", "a", '"a"\r\nX: 1'):
             server.says(reply(200, b"jpeg", "image/jpeg"))
             fetched = await server.client(Mapillary).fetch_if_changed(f"{server.url}/p.jpg", etag)
-            assert fetched == Fetched(b"jpeg", "") and "if-none-match" not in server.asked[-1].headers
+            assert fetched == FetchedBytes(b"jpeg", "") and "if-none-match" not in server.asked[-1].headers
 
     async def test_unchanged_that_was_not_asked_for_is_refused(self, server, reply):
         server.says(reply(304, b"", None))
@@ -93,7 +94,7 @@ class TestFetchIfChanged:
 
     async def test_a_validator_that_is_none_is_not_kept(self, server, reply):
         server.says(reply(200, b"jpeg", "image/jpeg", {"ETag": "nonsense"}))
-        assert await server.client(Mapillary).fetch_if_changed(f"{server.url}/p.jpg", None) == Fetched(b"jpeg", "")
+        assert await server.client(Mapillary).fetch_if_changed(f"{server.url}/p.jpg", None) == FetchedBytes(b"jpeg", "")
 
 
 class TestTile:

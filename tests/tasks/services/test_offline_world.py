@@ -25,10 +25,11 @@ from tasks.agent.picture import open_picture
 from tasks.agent.render import training_messages
 from tasks.agent.toolbox import Toolbox
 from tasks.agent.tools import ToolContext
+from tasks.collect.providers.mapillary.client import Mapillary
 from tasks.recipes.spotagent import RECIPE
 from tasks.recipes.spotagent.observer_pair import ObserverPair
 from tasks.reward.answer import ParsedAnswer, parse_answer
-from tasks.services import Chat, Connections, Geocoder, Mapillary, Search, ServiceError, connect
+from tasks.services import Chat, Connections, Geocoder, Search, ServiceError, connect
 
 _direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
@@ -97,7 +98,7 @@ async def no_sleep(_: float) -> None: ...
 
 async def answers(connections: Connections) -> dict[str, Any]:
     """One of everything, without what changes from second to second (signatures, times)."""
-    mapillary = Mapillary(connections.mapillary, sleep=no_sleep)
+    mapillary = Mapillary(connections.street_view["mapillary"], sleep=no_sleep)
     geocoder = Geocoder(connections.geocoder, sleep=no_sleep)
     search, chat = Search(connections.search, sleep=no_sleep), Chat(connections.chat, sleep=no_sleep)
     capital = (await geocoder.search("Tokyo, Japan"))[0]
@@ -139,7 +140,7 @@ async def test_clients_give_the_same_answers_through_every_fault(offline, whole)
 
 
 async def test_what_is_known_unchanged_or_gone_is_told_apart(offline, whole):
-    mapillary = Mapillary(offline.connections().mapillary, sleep=no_sleep)
+    mapillary = Mapillary(offline.connections().street_view["mapillary"], sleep=no_sleep)
     first, second = whole["images"][:2]
     rows = await mapillary.images_by_id([first, "1", second], ("id", "thumb_256_url"))
     assert set(rows) == {first, second}
@@ -151,7 +152,7 @@ async def test_what_is_known_unchanged_or_gone_is_told_apart(offline, whole):
 
 
 async def test_a_picture_that_breaks_off_is_continued(offline, whole):
-    mapillary = Mapillary(offline.connections().mapillary, sleep=no_sleep)
+    mapillary = Mapillary(offline.connections().street_view["mapillary"], sleep=no_sleep)
     url = (await mapillary.image(whole["images"][0]))["thumb_1024_url"]
     picture = await mapillary.fetch(url)
     cuts = {"service": "mapillary-cdn", "kind": "truncate", "at": [0, 1, 2]}
@@ -167,7 +168,7 @@ async def test_a_picture_that_breaks_off_is_continued(offline, whole):
 async def test_a_limit_without_a_named_time_is_waited_for(offline, whole):
     patient = {"base_url": f"{offline.url}/mapillary", "max_attempts": 3, "backoff_s": 0.0, "limit_pause_s": 0.1}
     services = ServicesSettings.model_validate({"mapillary": patient})
-    mapillary = Mapillary(connect(services, {}).mapillary)
+    mapillary = Mapillary(connect(services, {}).street_view["mapillary"])
     rule = {"service": "mapillary", "kind": "status", "status": 403, "at": list(range(8))}
     offline.ask("/control/faults", "POST", {"rules": [rule]})
     offline.ask("/control/log", "DELETE")
@@ -181,7 +182,7 @@ async def test_a_limit_without_a_named_time_is_waited_for(offline, whole):
 
 
 async def test_a_tile_names_the_images_of_its_area(offline, whole):
-    mapillary = Mapillary(offline.connections().mapillary, sleep=no_sleep)
+    mapillary = Mapillary(offline.connections().street_view["mapillary"], sleep=no_sleep)
     lon, lat = (await mapillary.image(whole["images"][0], ("geometry",)))["geometry"]["coordinates"]
     side = 1 << 14
     x, y = int((lon + 180) / 360 * side), int((1 - math.asinh(math.tan(math.radians(lat))) / math.pi) / 2 * side)
@@ -191,7 +192,7 @@ async def test_a_tile_names_the_images_of_its_area(offline, whole):
 
 
 async def test_an_expired_address_is_known_as_such(offline, whole):
-    mapillary = Mapillary(offline.connections().mapillary, sleep=no_sleep)
+    mapillary = Mapillary(offline.connections().street_view["mapillary"], sleep=no_sleep)
     url = (await mapillary.image(whole["images"][0]))["thumb_1024_url"]
     offline.ask("/control/faults", "POST", {"rules": [{"service": "*", "kind": "expired_url", "rate": 1.0}]})
     try:
@@ -204,7 +205,7 @@ async def test_an_expired_address_is_known_as_such(offline, whole):
 
 async def test_the_agent_locates_a_picture_with_real_models(offline, whole):
     connections = offline.connections()
-    mapillary, chat = Mapillary(connections.mapillary), Chat(connections.chat)
+    mapillary, chat = Mapillary(connections.street_view["mapillary"]), Chat(connections.chat)
     row = await mapillary.image(whole["images"][0])
     picture = open_picture(await mapillary.fetch(row["thumb_original_url"]), 2_000_000, 40_000)
     kept: dict[str, bytes] = {}

@@ -14,7 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from schemas.settings.services import ServicesSettings
-from tasks.services import Mapillary, ServiceError, connect
+from tasks.collect.providers.mapillary.client import Mapillary
+from tasks.services import ServiceError, connect
 from tasks.services.http import HttpClient
 from tasks.services.limits import LONGEST_LIMIT_PAUSE_S, Breaker, Pauses, Suspended
 from tasks.services.rate_budget import BudgetFile, Paused, ProcessRateBudget, asking, pause, paused_s
@@ -217,7 +218,7 @@ def mapillary(
     services = ServicesSettings.model_validate({"mapillary": {"base_url": url, **settings}})
     connections = connect(services, {})
     connections = connections.sharing(rate_budget) if rate_budget is not None else connections
-    return Mapillary(connections.mapillary, sleep=sleep, uniform=lambda _, high: high)
+    return Mapillary(connections.street_view["mapillary"], sleep=sleep, uniform=lambda _, high: high)
 
 
 class TestOverTheSocket:

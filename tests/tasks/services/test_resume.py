@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.services import Mapillary, ServiceError
+from tasks.collect.providers.mapillary.client import Mapillary
+from tasks.services import ServiceError
 from tasks.services.transport import Download
 
 FILE = bytes(range(256)) * 40

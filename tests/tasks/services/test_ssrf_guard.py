@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from schemas.settings.services import Endpoint, MapillaryEndpoint, StacEndpoint
-from tasks.services import Mapillary, ServiceError, Stac
+from tasks.collect.providers.mapillary.client import Mapillary
+from tasks.services import ServiceError, Stac
 from tasks.services import network as opening
 from tasks.services.http import HttpClient
 from tasks.services.network import NotPublic, is_public, may_fetch

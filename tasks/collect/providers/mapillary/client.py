@@ -3,11 +3,11 @@
 import asyncio
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from schemas.settings.services import MapillaryEndpoint
+from tasks.collect.providers.provider import FetchedBytes
 from tasks.services.errors import Classify, HttpResponse, Kind, ServiceError, safe_text, safe_url, said_at
 from tasks.services.http import ServiceClient, key_header
 from tasks.services.network import may_fetch
@@ -34,14 +34,6 @@ IMAGE_FIELDS = (
     *("camera_type", "is_pano", "creator", "make", "model", "width", "height"),
     *("thumb_1024_url", "thumb_2048_url", "thumb_original_url"),
 )
-
-
-@dataclass(frozen=True)
-class Fetched:
-    """A picture's bytes, and the validator to ask with next time; empty where the host gives none."""
-
-    data: bytes
-    etag: str
 
 
 class Mapillary(ServiceClient):
@@ -168,7 +160,7 @@ class Mapillary(ServiceClient):
         assert fetched is not None, "nothing was asked on condition"
         return fetched.data
 
-    async def fetch_if_changed(self, url: str, etag: str | None) -> Fetched | None:
+    async def fetch_if_changed(self, url: str, etag: str | None) -> FetchedBytes | None:
         """The picture at a thumb URL with its validator, or None if it still is the one `etag` was given for."""
         if not may_fetch(url, self._http.endpoint.base_url):
             raise ServiceError("mapillary", "rejected", f"will not fetch from {safe_url(url)}")
@@ -186,7 +178,7 @@ class Mapillary(ServiceClient):
         if response.status == 304:
             return None
         given = response.headers.get("etag", "").strip()
-        return Fetched(response.body, given if _ETAG.fullmatch(given) else "")
+        return FetchedBytes(response.body, given if _ETAG.fullmatch(given) else "")
 
     async def tile(self, z: int, x: int, y: int) -> bytes:
         """The vector tile (Mapbox vector tile, version 2) that shows where imagery is; empty where there is none."""

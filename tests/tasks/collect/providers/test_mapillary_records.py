@@ -1,14 +1,17 @@
-"""What a row of the service is read as."""
+"""What a row of Mapillary is read as."""
 
 from typing import Any
 
 import pytest
 
-from tasks.collect.candidates import Candidate, kind_of, read_candidate
+from tasks.collect.candidates import Candidate, candidate_of
+from tasks.collect.providers.mapillary.streets import kind_of, read_record
 
 
 def candidate(**row: Any) -> Candidate:
-    found = read_candidate({"id": "1", "geometry": {"type": "Point", "coordinates": [8.0, 50.001]}, **row}, 50.0, 8.0)
+    found = candidate_of(
+        read_record({"id": "1", "geometry": {"type": "Point", "coordinates": [8.0, 50.001]}, **row}), 50.0, 8.0
+    )
     assert found is not None
     return found
 
@@ -25,7 +28,7 @@ def candidate(**row: Any) -> Candidate:
     ],
 )
 def test_rows_without_a_place_are_passed_over(row: dict[str, Any]) -> None:
-    assert read_candidate({"id": "1", **row}, 50.0, 8.0) is None
+    assert candidate_of(read_record({"id": "1", **row}), 50.0, 8.0) is None
 
 
 def test_strange_values_are_absent_values() -> None:
@@ -37,14 +40,14 @@ def test_strange_values_are_absent_values() -> None:
     )
     assert (huge.camera_type, huge.captured_at, huge.quality, huge.compass_angle) == (None, None, 0.0, None)
     assert huge.kind is None and candidate(camera_type={}, is_pano=True).kind == "panorama"
-    assert read_candidate({"id": "1", "geometry": {"coordinates": [10**400, 1]}}, 50.0, 8.0) is None
+    assert candidate_of(read_record({"id": "1", "geometry": {"coordinates": [10**400, 1]}}), 50.0, 8.0) is None
 
 
 def test_the_corrected_position_counts_and_the_other_is_what_was_searched_by() -> None:
     both = candidate(computed_geometry={"type": "Point", "coordinates": [8.0, 50.002]})
     assert (both.lat, both.lon) == (50.002, 8.0) and both.found_at == (50.001, 8.0)
     assert both.distance_m == pytest.approx(222.39, abs=0.01)
-    only = read_candidate({"id": "1", "computed_geometry": {"coordinates": [8.0, 50.002]}}, 50.0, 8.0)
+    only = candidate_of(read_record({"id": "1", "computed_geometry": {"coordinates": [8.0, 50.002]}}), 50.0, 8.0)
     assert only is not None and only.found_at == (50.002, 8.0)
 
 
@@ -106,6 +109,6 @@ def test_null_island_is_no_position() -> None:
     """It is how a position that is not known is written."""
     unknown = candidate(computed_geometry={"coordinates": [0.0, 0.0]})
     assert (unknown.lat, unknown.lon, unknown.shift_m) == (50.001, 8.0, 0.0)
-    assert read_candidate({"id": "1", "geometry": {"coordinates": [0, 0]}}, 0.0, 0.0) is None
-    on_the_equator = read_candidate({"id": "1", "geometry": {"coordinates": [9.4, 0.0]}}, 0.0, 9.4)
+    assert candidate_of(read_record({"id": "1", "geometry": {"coordinates": [0, 0]}}), 0.0, 0.0) is None
+    on_the_equator = candidate_of(read_record({"id": "1", "geometry": {"coordinates": [9.4, 0.0]}}), 0.0, 9.4)
     assert on_the_equator is not None and on_the_equator.lat == 0.0
