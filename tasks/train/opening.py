@@ -46,7 +46,7 @@ def base_folder(base: str) -> Path:
     if base in packaged.FILES:
         return packaged.packaged_folder(base)
     path = Path(base).expanduser()
-    if path.is_dir():
+    if base and path.is_dir():
         return path
     if not _HUB_NAME.fullmatch(base) or path.is_absolute():
         raise GeofixError(f"train.base={base}: there is no such folder; give the folder of a checkpoint")
