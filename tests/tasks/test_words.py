@@ -33,7 +33,9 @@ def shown(recipes: Sequence[str], *steps: str) -> set[str]:
 
 
 SPOT = ("spotagent",)
-DIRECT = shown(RECIPES, "curate.tiers") | shown(SPOT, "difficulty.attempts", "train.grpo", *ANSWERS)
+# Tiers are asked with the words of `curate.tiers.agent_recipe`, SpotAgent's where a recipe names no other.
+TIERS = shown([recipe for recipe in RECIPES if recipe != "thinking-with-map"], "curate.tiers")
+DIRECT = shown(SPOT, "difficulty.attempts", "train.grpo", *ANSWERS)
 VISTA = shown(("geovista",), "synthesize", "train.grpo", *ANSWERS)
 LEVELS = shown(("geoagent",), "synthesize", "train.grpo", *ANSWERS)
 MAP = shown(("thinking-with-map",), "train.grpo", *ANSWERS)
@@ -44,7 +46,7 @@ SHOWN: dict[str, set[str]] = {
         f"tasks/curate/verdict.py {name}": shown(RECIPES, "curate.judge")
         for name in ("SYSTEM", "QUESTION", "SATELLITE")
     },
-    **{f"tasks/agent/prompt.py {name}": DIRECT | shown(SPOT, "synthesize") for name in ("QUESTION", "ANSWER")},
+    **{f"tasks/agent/prompt.py {name}": DIRECT | TIERS | shown(SPOT, "synthesize") for name in ("QUESTION", "ANSWER")},
     "tasks/agent/prompt.py SYSTEM": DIRECT,
     "tasks/agent/readings.py READ": shown(RECIPES, "evaluate.grounding")
     | shown(("spotagent", "geovista", "geoagent"), "synthesize"),
@@ -66,12 +68,15 @@ SHOWN: dict[str, set[str]] = {
     "tasks/recipes/smilegeo/form.py DISCUSS": shown(RECIPES, "evaluate.swarm"),
     **{
         f"tasks/recipes/spotagent/__init__.py {name}": {"spotagent synthesize"}
-        for name in ("SYSTEM", "OBSERVER", "OBSERVE_REGION", "PLANNER_EYES")
+        for name in ("OBSERVER", "OBSERVE_REGION", "PLANNER_EYES")
     },
+    # The template of all its phases under `quality: paper`; these identities are of `ours`, with the shorter words.
+    "tasks/recipes/spotagent/__init__.py SYSTEM": TIERS | {"spotagent synthesize"},
     **{
-        f"tasks/recipes/thinking_with_map/__init__.py {name}": MAP
-        for name in ("QUESTION", "TASK", "GUIDANCE", "ANSWER")
+        f"tasks/recipes/thinking_with_map/__init__.py {name}": MAP | {"thinking-with-map curate.tiers"}
+        for name in ("QUESTION", "TASK", "ANSWER")
     },
+    "tasks/recipes/thinking_with_map/__init__.py GUIDANCE": MAP,
     **{
         f"tasks/recipes/thinking_with_map/scaling.py {name}": shown(RECIPES, "evaluate.scaling")
         for name in ("INSTRUCTION", "LEFT_OUT")

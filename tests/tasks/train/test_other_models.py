@@ -180,8 +180,8 @@ def test_the_plain_path_computes_what_the_packed_one_does(kind: str, ready: Lake
     asked = samples.filter(samples["training_stage"] == "grpo")["messages_json"].to_list()[:2]
     prompts, others = [encoder.prompt(one) for one in asked], [other.prompt(one) for one in asked]
     assert [list(one.ids) for one in prompts] == [list(one.ids) for one in others]
-    drawn = dict(RolloutEngine(packed, 2, 2, 512, 8, encoder.end_tokens, Sampling(0)).generate(prompts))
-    again = dict(PlainEngine(plain, 2, 2, 512, 8, other.end_tokens, Sampling(0)).generate(others))
+    drawn = dict(RolloutEngine(packed, 2, 2, 1024, 8, encoder.end_tokens, Sampling(0)).generate(prompts))
+    again = dict(PlainEngine(plain, 2, 2, 1024, 8, other.end_tokens, Sampling(0)).generate(others))
     assert {n: [one.ids for one in group] for n, group in drawn.items()} == {
         n: [one.ids for one in group] for n, group in again.items()
     }
