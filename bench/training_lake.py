@@ -22,6 +22,7 @@ COUNTRIES = (("Norland", 61.0, 9.0, "navy"), ("Sudland", -31.0, 118.0, "green"),
 def small_settings(**changes: Any) -> TrainSettings:
     """Settings of a few quick steps."""
     values: dict[str, Any] = {
+        "base": "tiny",
         "precision": "fp32",
         "gradient_checkpointing": False,
         "threads": 1,

@@ -30,6 +30,7 @@ from tasks.lake.state import state_folder
 from tasks.runtime.identity import code_version
 from tasks.runtime.model_pools import VLLM_PYTHON
 from tasks.services import MissingKeys, connect
+from tasks.train.opening import check_base, require_base
 
 TIMEOUT_S = 5.0
 LEAST_FREE_GB = 5.0
@@ -56,7 +57,9 @@ class Finding:
 
 def examine(config: Config) -> list[Finding]:
     """Everything that is worth knowing before a run with this configuration."""
-    parts: list[Callable[[Config], Iterator[Finding]]] = [_machine, _packages, _vllm, _lake, _keys, _servers, _gpus]
+    parts: list[Callable[[Config], Iterator[Finding]]] = [
+        _machine, _packages, _vllm, _base, _lake, _keys, _servers, _gpus,
+    ]  # fmt: skip
     with ThreadPoolExecutor(len(parts)) as pool:
         return [one for found in pool.map(lambda part: list(part(config)), parts) for one in found]
 
@@ -87,6 +90,21 @@ def _vllm(config: Config) -> Iterator[Finding]:
     else:
         text = f"no Python at {python} ({VLLM_PYTHON}): `make vllm`, for pools and `geofix serve --engine vllm`"
         yield Finding("vLLM", "missing" if asked else "note", text)
+
+
+def _base(config: Config) -> Iterator[Finding]:
+    """The model that is trained; one that is not here matters where training can run."""
+    if not config.train.phases:
+        return
+    about = f"{config.train.base or 'none'}, which recipe {config.recipe} trains"
+    try:
+        require_base(config.train)
+        if not missing_modules("train"):
+            check_base(config.train)
+    except GeofixError as error:
+        yield Finding("base", "missing", str(error))
+    else:
+        yield Finding("base", "ok", about)
 
 
 def _lake(config: Config) -> Iterator[Finding]:

@@ -31,7 +31,9 @@ def check_models(config: Config, stages: Sequence[str]) -> None:
     The names that the shipped settings use are offered by the offline world, which therefore is not started for them.
     """
     wanted = _wanted(config, stages)
-    if config.offline.serve:
+    if not config.offline.serve:  # which has three models
+        refuse_equal_agents(config, stages)
+    else:
         shipped = {
             (one.endpoint, one.model)
             for one in _wanted(load_config(recipe=config.recipe, profile=config.profile), stages)
@@ -42,6 +44,23 @@ def check_models(config: Config, stages: Sequence[str]) -> None:
         for one in wanted:
             if one.endpoint == endpoint and offered is not None and one.model not in offered:
                 raise InputError(_refusal(config, one, offered))
+
+
+def refuse_equal_agents(config: Config, stages: Sequence[str]) -> None:
+    """InputError if two roles of a swarm are one model: its agents are to know different things (smileGeo 4.3).
+
+    One role under several personas is a swarm too, and meant.
+    """
+    asked: dict[tuple[str, str], str] = {}
+    roles = dict.fromkeys(role for role, _ in config.evaluate.swarm.cast) if "evaluate" in stages else {}
+    for name in roles:
+        role = config.models.role(name)
+        model = role.model or name
+        if (other := asked.setdefault((role.endpoint, model), name)) != name:
+            raise InputError(
+                f"evaluate.swarm.agents: {other} and {name} are one model, '{model}' of {role.endpoint}; give "
+                f"models.roles.{name} another, or leave the agent out"
+            )
 
 
 def refuse_unpriced(config: Config, stages: Sequence[str]) -> None:

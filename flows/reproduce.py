@@ -164,8 +164,9 @@ class Sweep:
             value: Any = config
             for step in name.split("."):
                 value = getattr(value, step)
-            if value is None and name.endswith("max_pictures"):
-                value = lake.read("labels").filter(pl.col("split") == "train").height
+            if name.endswith("max_pictures"):
+                pictures = lake.read("labels").filter(pl.col("split") == "train").height
+                value = pictures if value is None else min(value, pictures)
             if value is None:
                 raise RowFailed(f"it takes a share of {name}, which is not set: give --set {name}=N")
             found[name] = max(1, round(part * value))

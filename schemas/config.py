@@ -2,7 +2,7 @@
 
 import importlib
 import pkgutil
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field, create_model
 
@@ -35,6 +35,9 @@ class KnownSections(Settings):
 
     recipe: str = Field(default_recipe(), description="which published system to follow")
     profile: str = Field("offline", description="where the services are: offline or production")
+    quality: Literal["paper", "ours"] = Field(
+        "paper", description="the recipe as its paper has it, or with what geofix adds (`ours.yaml` of its folder)"
+    )
     lake: str = Field(
         "lake", description="folder of tables and images, or a URI such as s3://bucket/prefix", min_length=1
     )

@@ -13,7 +13,7 @@ from pydantic.fields import FieldInfo
 
 from schemas.config import Config
 from schemas.describe import allowed, settings_of
-from schemas.recipes import SETTINGS, default_recipe, recipe_folders
+from schemas.recipes import OURS, SETTINGS, default_recipe, recipe_folders
 
 SHIPPED = files("schemas")
 # The settings that name the recipe, unless its own say otherwise.
@@ -59,17 +59,19 @@ def load_config(
     own = _read_file(Path(file)) if file else {}
     recipe = recipe or own.get("recipe") or default_recipe()
     profile = profile or own.get("profile") or "offline"
-    layers: list[tuple[str, dict[str, Any]]] = [
-        (f"recipe {recipe}", _recipe(recipe)),
-        (f"profile {profile}", _profile(profile)),
-    ]
+    one_by_one: dict[str, Any] = {}
+    for text in overrides:
+        _merge(one_by_one, _override(text), "--set", {}, ())
+    layers: list[tuple[str, dict[str, Any]]] = [(f"recipe {recipe}", _recipe(recipe))]
+    shipped = _profile(profile)
+    quality = next((layer["quality"] for layer in (one_by_one, own, shipped) if "quality" in layer), "paper")
+    if quality == "ours":
+        layers.append((f"quality ours of {recipe}", _ours(recipe)))
+    layers.append((f"profile {profile}", shipped))
     if extra:
         layers.append(("demo", dict(extra)))
     if file:
         layers.append((str(file), own))
-    one_by_one: dict[str, Any] = {}
-    for text in overrides:
-        _merge(one_by_one, _override(text), "--set", {}, ())
     layers.append(("--set", one_by_one))
     chosen: dict[str, Any] = {"recipe": recipe, "profile": profile}
     if lake is not None:
@@ -93,6 +95,12 @@ def _recipe(name: str) -> dict[str, Any]:
     own = _parse((folders[name] / SETTINGS).read_text(), f"{folders[name].name}/{SETTINGS}")
     _merge(found, own, "", {}, ())
     return found
+
+
+def _ours(recipe: str) -> dict[str, Any]:
+    """What `quality: ours` changes in the recipe; nothing where its folder has no such file."""
+    file = recipe_folders()[recipe] / OURS
+    return _parse(file.read_text(), f"{file.parent.name}/{OURS}") if file.is_file() else {}
 
 
 def _profile(name: str) -> dict[str, Any]:

@@ -118,6 +118,33 @@ class PaperTable(_Part):
         return f"{self.kind.capitalize()} {self.number}"
 
 
+class PaperNumber(_Part):
+    """A number of a paper's settings or sizes, and where ours is: a setting, a constant of the code, or always so."""
+
+    of: str = Field(description="table or section that prints it")
+    name: str
+    printed: Any
+    setting: str | None = Field(None, description="section.field; a list is counted where one number is printed")
+    constant: str | None = Field(None, description="module and name, such as tasks.geo.distance EARTH_RADIUS_KM")
+    fixed: Any = Field(None, description="what the code does whatever the settings")
+    differs: str | None = Field(None, description="why ours is another, in words of docs/papers.md")
+
+    @model_validator(mode="after")
+    def _one_place(self) -> "PaperNumber":
+        if sum(one is not None for one in (self.setting, self.constant, self.fixed)) != 1:
+            raise ValueError(f"'{self.name}' of {self.of}: name a setting, a constant or what is fixed")
+        return self
+
+
+class PaperSizes(_Part):
+    """Pictures that the paper's experiments are over, from which costs are estimated where the lake has none."""
+
+    train: int
+    benchmark: int
+    learnable: int | None = Field(None, description="of those to train on that Pass@K keeps; null: all")
+    trajectories: int | None = Field(None, description="that rejection sampling keeps; null: all")
+
+
 class Paper(_Part):
     """A paper, the conditions of its experiments in words, and its tables and figures."""
 
@@ -125,6 +152,8 @@ class Paper(_Part):
     model: str = Field(description="what its authors train")
     data: str = Field(description="what they train it on")
     world: str = Field(description="the services that its tools and rewards ask")
+    sizes: PaperSizes | None = None
+    numbers: tuple[PaperNumber, ...] = ()
     tables: tuple[PaperTable, ...]
 
     def find(self, kind: Kind, number: str) -> PaperTable:

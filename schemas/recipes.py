@@ -8,6 +8,7 @@ import yaml
 
 PACKAGES = ("tasks.recipes", "geofix_recipes")  # ours, and a user's own anywhere on the Python path
 SETTINGS = "settings.yaml"
+OURS = "ours.yaml"  # what `quality: ours` changes in it
 ALL = "all"  # in a list of recipes: every recipe that trains
 
 

@@ -1,4 +1,4 @@
-"""`geofix models`: every configured role, its model and price, and whether it answers."""
+"""`geofix models`: every role that the recipe asks, its model and price, and whether it answers."""
 
 import asyncio
 import contextlib
@@ -25,7 +25,7 @@ def models(
     call: Call,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what is configured and missing.")] = False,
 ) -> int:
-    """Ask every model role one question, with a picture and a tool, and say what works."""
+    """Ask every model role of the recipe one question, with a picture and a tool, and say what works."""
     from flows.servers import offline_world
     from tasks.lake.location import Location
     from tasks.lake.state import state_folder
@@ -87,7 +87,7 @@ def _roles(config: Any) -> list[_Role]:
     from flows.trained import OWN_PRICE
     from schemas.settings.models import CHAT, TRAINED, pool_endpoint
 
-    asked: dict[str, list[str]] = {name: [] for name in config.models.roles}
+    asked: dict[str, list[str]] = {}  # a profile has roles of all recipes, whose keys this one need not have
     for section, role in roles_of(config, STAGES):
         asked.setdefault(role, []).append(section)
     embedders = {config.train.grpo.reward.embedder, config.difficulty.reward.embedder}
@@ -117,8 +117,7 @@ def _roles(config: Any) -> list[_Role]:
         if price is not None and price.as_of:
             words += f" ({price.as_of})"
         base_url = "-" if endpoint is None else "a pool on the cluster" if pool is not None else endpoint.base_url
-        unused = ", ".join(dict.fromkeys(sections)) or "no stage"
-        asking = name, unused, role.endpoint, base_url, model, words
+        asking = name, ", ".join(dict.fromkeys(sections)), role.endpoint, base_url, model, words
         found.append(_Role(*asking, tuple(missing), endpoint is None, name in embedders))
     return found
 

@@ -52,7 +52,12 @@ def register(app: typer.Typer) -> None:
     command(
         app,
         GROUP,
-        ["geofix run --config my.yaml", "geofix run --from synthesize --snapshot 3c44bc07", "geofix run --to review"],
+        [
+            "geofix run --config my.yaml",
+            "geofix run --recipe spotagent --profile production --dry-run",
+            "geofix run --from synthesize --snapshot 3c44bc07",
+            "geofix run --to review",
+        ],
     )(run)
     command(app, GROUP, ["geofix refresh", "geofix refresh --profile production --lake /data/lake"])(refresh)
     for stage in STAGES:
@@ -73,6 +78,9 @@ def run(
     redo: Redo = False,
     keep: Keep = False,
     budget: Budget = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only compare with the paper's numbers and estimate money and hours.")
+    ] = False,
 ) -> int:
     """Run the pipeline or a stretch of it; finished items are skipped."""
     for option, given in (("--from", first), ("--to", last)):
@@ -86,6 +94,10 @@ def run(
             f"`geofix run --from {STAGES[STAGES.index('review') + 1]} --snapshot {snapshot}`"
         )
     call = with_budget(dataclasses.replace(call, snapshot=snapshot), budget)
+    if dry_run:
+        from flows.cli.recipe_plan import recipe_dry_run
+
+        return recipe_dry_run(call, STAGES[STAGES.index(first) : STAGES.index(last) + 1])
     return run_choosing("pipeline", call, redo, keep, first=first, last=last)
 
 

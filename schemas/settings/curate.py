@@ -4,7 +4,9 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
+from schemas.recipes import default_recipe
 from schemas.settings.base import OPERATIONAL, Settings
+from schemas.settings.synthesize import RecipeName
 
 Kinds = tuple[Literal["panorama", "photo", "satellite"], ...]
 
@@ -112,6 +114,7 @@ class TiersSettings(Settings):
     models: tuple[str, ...] = Field(
         (), description="chat models that answer zero-shot, three in the paper; none: pictures have no tier"
     )
+    agent_recipe: RecipeName = Field(default_recipe(), description="whose words without tools they are asked with")
     easy_km: float = Field(10.0, gt=0, description="an answer within that is right")
     least_right: int = Field(2, ge=1, description="right answers that make a picture easy")
     max_tokens: int = Field(512, ge=64, description="longest answer")

@@ -5,9 +5,9 @@ from typing import Literal
 from pydantic import Field, model_validator
 
 from schemas.recipes import default_recipe
-from schemas.settings.base import Settings
+from schemas.settings.base import OPERATIONAL, Settings
 from schemas.settings.reward import RewardSettings
-from schemas.settings.synthesize import RecipeName
+from schemas.settings.synthesize import DirectPrompt, RecipeName
 
 
 class DifficultySettings(Settings):
@@ -32,6 +32,11 @@ class DifficultySettings(Settings):
     tools: tuple[str, ...] = Field((), description="tools offered to the policy; [all]: all of agent_recipe; []: none")
     agent_recipe: RecipeName = Field(
         default_recipe(), description="whose words, tools and pictures are used, and how answers are read"
+    )
+    prompt: DirectPrompt = Field(
+        "paper",
+        description="words of conversations without tools: the paper's, or the recipe's shorter ones where it has some",
+        json_schema_extra=OPERATIONAL,  # the words themselves are part of an item's identity
     )
     k: int = Field(8, ge=2, le=256, description="K: trials for one picture")
     thresholds_km: tuple[float, ...] = Field(

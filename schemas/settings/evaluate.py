@@ -5,8 +5,8 @@ from typing import Literal
 from pydantic import Field, field_validator, model_validator
 
 from schemas.recipes import default_recipe
-from schemas.settings.base import Settings
-from schemas.settings.synthesize import RecipeName
+from schemas.settings.base import OPERATIONAL, Settings
+from schemas.settings.synthesize import DirectPrompt, RecipeName
 
 
 class ScalingSettings(Settings):
@@ -118,6 +118,12 @@ class SwarmSettings(Settings):
                 raise ValueError(f"there is no persona '{persona}'; evaluate.swarm.personas has {list(self.personas)}")
         return self
 
+    @model_validator(mode="after")
+    def _enough_agents(self) -> "SwarmSettings":
+        if self.agents and self.answerers > len(self.agents):
+            raise ValueError(f"answerers: {self.answerers} cannot be elected of {len(self.agents)} agents")
+        return self
+
     @property
     def cast(self) -> tuple[tuple[str, str], ...]:
         """(role, persona) of every agent; an agent without one has an empty persona."""
@@ -170,6 +176,11 @@ class EvaluateSettings(Settings):
     agent_recipe: RecipeName = Field(
         default_recipe(),
         description="whose words, tools, pictures and models are used, and how answers are read",
+    )
+    prompt: DirectPrompt = Field(
+        "paper",
+        description="words of conversations without tools: the paper's, or the recipe's shorter ones where it has some",
+        json_schema_extra=OPERATIONAL,  # the words themselves are part of an item's identity
     )
     name: str | None = Field(
         None,

@@ -1,7 +1,7 @@
 """Bringing in a table of photos: how it is read, what a row must have, and which pictures are good enough."""
 
 import re
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, field_validator, model_validator
 
@@ -97,6 +97,15 @@ class IngestSettings(Settings):
     share: float | None = Field(
         None, gt=0, le=1, description="of the rows that is taken, drawn by their ids (SpotAgent: 0.05 of MP16-Pro)"
     )
+    shares: dict[LayoutName, Annotated[float, Field(gt=0, le=1)]] = Field(
+        {}, description="the same by layout, where `share` is not given"
+    )
+    held_out: int | None = Field(
+        None,
+        ge=1,
+        description="rows drawn by `seed` that are the benchmark; the others that are taken are for training "
+        "(MAPBench: 2,500 of 5,000; IMAGEO-2: 902 of 2,929)",
+    )
     draw: int | None = Field(None, ge=1, description="rows to take, drawn as `draw_by` says; null: all")
     draw_by: Literal["strata", "cities"] = Field(
         "strata",
@@ -106,7 +115,7 @@ class IngestSettings(Settings):
     cities: int = Field(20, ge=1, description="with draw_by cities: how many, those with most points of interest")
     city_column: str = Field("city", min_length=1, description="with draw_by cities: the table's column of the city")
     poi_column: str = Field("poi", min_length=1, description="and of the point of interest's name or id")
-    seed: int = Field(0, ge=0, description="of `share` and `draw`: another one draws others")
+    seed: int = Field(0, ge=0, description="of `share`, `draw` and `held_out`: another one draws others")
     swap_lat_lon: bool = Field(False, description="the table's latitude and longitude columns are exchanged")
     keep_lat_lon: bool = Field(False, description="they are right, although they look exchanged")
     check_ids: bool = Field(True, description="look for ids that went through a floating-point number")
@@ -157,4 +166,6 @@ class IngestSettings(Settings):
     def _one_opinion(self) -> "IngestSettings":
         if self.swap_lat_lon and self.keep_lat_lon:
             raise ValueError("swap_lat_lon and keep_lat_lon contradict each other: give one of them")
+        if self.held_out is not None and self.split is not None:
+            raise ValueError("held_out and split contradict each other: give one of them")
         return self

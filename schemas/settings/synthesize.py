@@ -9,6 +9,8 @@ from schemas.settings.base import Settings
 
 RecipeName = Annotated[str, AfterValidator(known_recipe)]
 OneOrAll = Annotated[str, AfterValidator(lambda name: name if name == ALL else known_recipe(name))]
+# Words of conversations without tools: the paper's, or shorter ones of ours where a recipe has them.
+DirectPrompt = Literal["paper", "short"]
 Rule = Literal["visible_signs", "true_statements", "given_coordinates", "placed_answer", "unnamed_answer"]
 
 

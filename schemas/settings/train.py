@@ -7,6 +7,7 @@ from pydantic import Field, field_validator, model_validator
 from schemas.recipes import default_recipe
 from schemas.settings.base import OPERATIONAL, Settings
 from schemas.settings.reward import RewardSettings
+from schemas.settings.synthesize import DirectPrompt
 
 TrainingPhase = Literal["sft", "cold_start", "grpo"]
 PACK_TOKENS = 8192  # of `pack_tokens: auto` where no GPU limits them
@@ -131,7 +132,10 @@ class GrpoSettings(Settings):
         json_schema_extra=OPERATIONAL,
     )
     patience: int | None = Field(
-        3, ge=1, description="validations without a rise of reward after which phase II begins; null: after all of I"
+        3,
+        ge=1,
+        description="validations without a rise of reward after which phase II begins, at the latest when all of I was "
+        "seen; null: not before",
     )
     least_rise: float = Field(0.005, ge=0, description="of the validation reward that counts as one")
     loss: Literal["grpo", "dapo", "dr_grpo"] = Field(
@@ -172,10 +176,15 @@ class TrainSettings(Settings):
 
     recipe: str = Field(default_recipe(), description="whose trajectories are trained on, with its reward")
     base: str = Field(
-        "tiny",
-        min_length=1,
-        description='"tiny", the packaged "sees-2" or "finds-1", or the path or hub name of a vision-language model: '
-        "Qwen2.5-VL and Qwen3-VL train packed, any other that transformers opens by a slower plain path",
+        "",
+        description='path or hub name of a vision-language model, the packaged "sees-2" or "finds-1", or "tiny", two '
+        "layers of random weights. Qwen2.5-VL and Qwen3-VL train packed, others that transformers opens by a slower "
+        "path. Recipes name their paper's; where none is named nothing trains",
+    )
+    prompt: DirectPrompt = Field(
+        "paper",
+        description="words of conversations without tools: the paper's, or the recipe's shorter ones where it has some",
+        json_schema_extra=OPERATIONAL,  # the words themselves are part of an item's identity
     )
     phases: tuple[TrainingPhase, ...] = Field(
         ("sft", "cold_start", "grpo"), description="which of the three run, in this order"

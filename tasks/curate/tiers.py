@@ -6,11 +6,11 @@ from dataclasses import dataclass
 import polars as pl
 
 from schemas.settings.curate import TiersSettings
-from tasks.agent.prompt import DIRECT, direct_messages
 from tasks.curate.votes import localizable_pictures
 from tasks.geo.distance import distance_km
 from tasks.imaging.images import model_view, to_data_uri
 from tasks.lake import Lake
+from tasks.recipes.recipe import RECIPES
 from tasks.reward.answer import ParseFailure, parse_point
 from tasks.runtime.runner import Inputs, Kept, Resources, Row, Stage, WorkerSetup
 from tasks.services import Chat
@@ -47,11 +47,10 @@ async def work(item: Row, context: WorkerContext) -> Kept:
     data = await asyncio.to_thread(context.lake.images.read, item["sha256"], item["extension"])
     view, _ = await asyncio.to_thread(model_view, data, settings.view_max_pixels)
     picture = {"type": "image_url", "image_url": {"url": to_data_uri(view)}}
+    asked = RECIPES[settings.agent_recipe].direct.opening(picture)
     replies = await asyncio.gather(
         *(
-            context.chat.complete(
-                model, direct_messages(picture), temperature=0, seed=0, max_tokens=settings.max_tokens
-            )
+            context.chat.complete(model, asked, temperature=0, seed=0, max_tokens=settings.max_tokens)
             for model in settings.models
         )
     )
@@ -89,5 +88,5 @@ STAGE = Stage(
     resources=Resources(cpus=1, concurrency=8, chunk=2),
     services=lambda settings: ("chat",) if settings.models else (),
     roles=roles,
-    words=lambda settings: DIRECT.opening_words,
+    words=lambda settings: RECIPES[settings.agent_recipe].direct.opening_words,
 )

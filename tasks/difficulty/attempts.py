@@ -89,13 +89,13 @@ def roles(settings: DifficultySettings) -> tuple[str, ...]:
 
 def words(settings: DifficultySettings) -> list[Any]:
     """What policy and reward models are told."""
-    prompt = prompt_with(settings.agent_recipe, settings.tools)
+    prompt = prompt_with(settings.agent_recipe, settings.tools, settings.prompt)
     return [prompt.opening_words, reward_words(settings.recipe, settings.reward)]
 
 
 def services(settings: DifficultySettings) -> tuple[str, ...]:
     """The services that attempts and their rewards ask."""
-    prompt = prompt_with(settings.agent_recipe, settings.tools)
+    prompt = prompt_with(settings.agent_recipe, settings.tools, settings.prompt)
     geocodes = ("answer_geocoder",) if reads_addresses(settings.agent_recipe) else ()
     asked = ("chat", *geocodes, *reward_services(settings.recipe, settings.reward), *tool_services(prompt.tools))
     return tuple(dict.fromkeys(asked))
@@ -126,7 +126,7 @@ async def work(item: Row, context: WorkerContext) -> Kept:
         context.chat,
         item["policy"],
         picture,
-        prompt_with(settings.agent_recipe, settings.tools),
+        prompt_with(settings.agent_recipe, settings.tools, settings.prompt),
         context.tools,
         temperature=settings.temperature,
         seed=stable_seed("difficulty", item["sha256"], item["policy"], item["trial"]),

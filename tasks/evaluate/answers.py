@@ -51,7 +51,7 @@ def answer_identity(settings: EvaluateSettings) -> dict[str, Any]:
         *("tools", "agent_recipe", "verifier", "geocode"),
     )
     named = {"name": settings.name} if settings.name else {}
-    prompt = prompt_with(settings.agent_recipe, settings.tools)
+    prompt = prompt_with(settings.agent_recipe, settings.tools, settings.prompt)
     words = digest(prompt.opening_words, VERIFIER if settings.verifier else None)
     return {**{name: value for name, value in settings.identity().items() if name in wanted}, **named, "words": words}
 
@@ -140,7 +140,7 @@ def roles(settings: EvaluateSettings) -> tuple[str, ...]:
 
 def services(settings: EvaluateSettings) -> tuple[str, ...]:
     """The services that policies, their tools and the reading of answers ask."""
-    tools = tool_services(prompt_with(settings.agent_recipe, settings.tools).tools)
+    tools = tool_services(prompt_with(settings.agent_recipe, settings.tools, settings.prompt).tools)
     geocodes = ("answer_geocoder",) if settings.geocode or reads_addresses(settings.agent_recipe) else ()
     return tuple(dict.fromkeys(("chat", *geocodes, *tools)))
 
@@ -168,7 +168,7 @@ async def work(item: Row, context: WorkerContext) -> Kept:
         context.chat,
         policy,
         picture,
-        prompt_with(settings.agent_recipe, settings.tools),
+        prompt_with(settings.agent_recipe, settings.tools, settings.prompt),
         context.tools,
         temperature=settings.temperature,
         seed=stable_seed("evaluate", item["sha256"], policy),

@@ -118,7 +118,7 @@ async def work(item: Row, context: MethodContext) -> Kept:
         item["policy"],
         answers.chat,
         answers.tools,
-        prompt_with(settings.agent_recipe, settings.tools),
+        prompt_with(settings.agent_recipe, settings.tools, settings.prompt),
         picture,
         image_part(item["sha256"], item["extension"]),
         item["sha256"],

@@ -47,7 +47,8 @@ def find_places(query: str, limit: int = 5) -> list[Place]:
         parts.reverse()  # written from coarse to fine
     parts = parts[:-1] if code else parts
     if not parts:
-        return [found] if code and (found := _country(code)) else []
+        country = _country(code) if code else None
+        return [country] if country else []
     divisions = region_divisions(parts[-1], code) if code else set()
     towns = parts[:-1] if divisions and len(parts) > 1 else parts
     names = [*towns, *([", ".join(parts)] if len(parts) > 1 else [])]  # a name may hold a comma

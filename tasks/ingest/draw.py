@@ -30,13 +30,15 @@ class Strata(Protocol):
 
 def drawn(survey: Survey, settings: IngestSettings, strata: Strata | None = None) -> Survey:
     """The survey with the rows that the settings draw alone; the same survey where they draw none."""
-    if settings.share is None and settings.draw is None:
-        return survey
+    by_layout = [share for layout, share in settings.shares.items() if layout == survey.layout.name]
+    share = settings.share if settings.share is not None else next(iter(by_layout), 1.0)
+    if share == 1.0 and settings.draw is None:
+        return _held_out(survey, settings)
     found, words = survey, []
-    if settings.share is not None:
-        rows = pl.concat(_chances(survey, settings)).filter(pl.col("chance") < settings.share)["row"]
+    if share < 1.0:
+        rows = pl.concat(_chances(survey, settings.seed)).filter(pl.col("chance") < share)["row"]
         found = replace(found, chosen=rows.sort(), rows=len(rows))
-        words.append(f"a share of {settings.share:g}")
+        words.append(f"a share of {share:g}")
     if settings.draw is not None:
         by_cities = settings.draw_by == "cities"
         rows = _by_cities(found, settings) if by_cities else _by_strata(found, settings, strata)
@@ -45,10 +47,24 @@ def drawn(survey: Survey, settings: IngestSettings, strata: Strata | None = None
     if not found.rows:
         raise TableRefused(f"{survey.table.path}: none of its {survey.rows:,} rows is drawn; draw more of them")
     note = f"drawn: {found.rows:,} of {survey.rows:,} rows ({', then '.join(words)}); the others are not looked at"
-    return replace(found, notes=(*survey.notes, note))
+    return _held_out(replace(found, notes=(*survey.notes, note)), settings)
 
 
-def _chances(survey: Survey, settings: IngestSettings, *columns: str) -> Iterator[pl.DataFrame]:
+def _held_out(survey: Survey, settings: IngestSettings) -> Survey:
+    """The survey with the rows that are the benchmark, drawn apart from those that are taken."""
+    if settings.held_out is None:
+        return survey
+    if settings.held_out >= survey.rows:
+        raise TableRefused(
+            f"{survey.table.path}: ingest.held_out={settings.held_out} leaves none of {survey.rows:,} rows to train on"
+        )
+    rows = pl.concat(_chances(survey, f"{settings.seed} held out")).sort("chance", "row").head(settings.held_out)["row"]
+    left = survey.rows - len(rows)
+    note = f"held out: {len(rows):,} rows are the benchmark, {left:,} are for training (ingest.seed {settings.seed})"
+    return replace(survey, held_out=rows.sort(), notes=(*survey.notes, note))
+
+
+def _chances(survey: Survey, seed: int | str, *columns: str) -> Iterator[pl.DataFrame]:
     """row, lat, lon, the named columns of the table, and a number in [0, 1) that follows from id and seed."""
     missing = [name for name in columns if name not in survey.table.columns]
     if missing:
@@ -60,7 +76,7 @@ def _chances(survey: Survey, settings: IngestSettings, *columns: str) -> Iterato
     for rows in survey.batches(further={f"draw {name}": name for name in columns}):
         named = rows.with_columns(row_id(has_ids, survey.folder))
         texts = named.select(pl.coalesce("source_id", pl.col("row").cast(pl.String)).alias("text"))["text"]
-        chance = [_chance(settings.seed, text) for text in texts]
+        chance = [_chance(seed, text) for text in texts]
         yield named.select(
             "row",
             read_degrees("lat").alias("lat"),
@@ -69,7 +85,7 @@ def _chances(survey: Survey, settings: IngestSettings, *columns: str) -> Iterato
         ).with_columns(pl.Series("chance", chance, dtype=pl.Float64))
 
 
-def _chance(seed: int, text: str) -> float:
+def _chance(seed: int | str, text: str) -> float:
     found = hashlib.blake2b(f"{seed}|{text}".encode(), digest_size=8).digest()
     return int.from_bytes(found, "big") / 2**64
 
@@ -82,7 +98,7 @@ def _by_strata(survey: Survey, settings: IngestSettings, strata: Strata | None) 
     """
     if strata is None or settings.draw is None:
         raise ValueError("rows are drawn by strata: give them")
-    rows = pl.concat(_chances(survey, settings))
+    rows = pl.concat(_chances(survey, settings.seed))
     rows = rows.filter(pl.col("lat").is_between(-90, 90), pl.col("lon").is_between(-180, 180))
     lat, lon = rows["lat"].to_numpy(), rows["lon"].to_numpy()
     rows = rows.with_columns(pl.Series("country", country_of(lat, lon)), pl.Series("cell", cell_number(lat, lon)))
@@ -104,7 +120,7 @@ def _by_strata(survey: Survey, settings: IngestSettings, strata: Strata | None) 
 def _by_cities(survey: Survey, settings: IngestSettings) -> pl.Series:
     """MAPBench: the cities with most points of interest, as many of each, one picture a point, all by chance."""
     city, poi = settings.city_column, settings.poi_column
-    rows = pl.concat(_chances(survey, settings, city, poi)).drop_nulls([city, poi]).sort("chance")
+    rows = pl.concat(_chances(survey, settings.seed, city, poi)).drop_nulls([city, poi]).sort("chance")
     single = rows.unique(poi, keep="first", maintain_order=True)
     largest = single.group_by(city).len().sort(["len", city], descending=[True, False]).head(settings.cities)
     single = single.join(largest, on=city, maintain_order="left")

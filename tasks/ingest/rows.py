@@ -135,6 +135,13 @@ class RowChecks:
     def folder(self) -> PictureFolder:
         return PictureFolder(self.survey.folder)
 
+    def _split(self) -> pl.Expr:
+        """The split of rows that name none."""
+        if (held_out := self.survey.held_out) is not None:
+            is_held_out = pl.col("row").is_in(held_out.implode())
+            return pl.when(is_held_out).then(pl.lit("benchmark")).otherwise(pl.lit("train"))
+        return pl.lit(self.settings.split or split_of_purpose(self.settings, self.survey.layout))
+
     def check(self, rows: pl.DataFrame) -> pl.DataFrame:
         """The values of the rows, and in the columns of REFUSAL why a row is refused. Pictures are not looked for."""
         survey, settings, layout = self.survey, self.settings, self.survey.layout
@@ -161,7 +168,7 @@ class RowChecks:
             *(pl.col("refused").struct.field(name).alias(name) for name in REFUSAL),
             lat=pl.col("lat_deg"),
             lon=pl.col("lon_deg"),
-            split=pl.coalesce("split_known", pl.lit(settings.split or split_of_purpose(settings, layout))),
+            split=pl.coalesce("split_known", self._split()),
             purpose=pl.lit(None if (purpose := purpose_of(settings, layout)) == "pool" else purpose, pl.String),
             kind=pl.col("kind_known"),
             sequence_id=pl.col("sequence"),

@@ -39,6 +39,7 @@ class Survey:
     repeated: pl.DataFrame = field(default_factory=lambda: _NONE_REPEATED)
     """For each id that stands in several rows its hash, its `first` row, and whether its rows `differ`."""
     chosen: pl.Series | None = None  # numbers of the rows that were drawn; None: all
+    held_out: pl.Series | None = None  # numbers of those that are the benchmark, the others being for training
 
     def batches(self, size: int = BATCH, further: Mapping[str, str] | None = None) -> Iterator[pl.DataFrame]:
         """Every row, with a column for each of FIELDS, and those of `table.REFUSAL` for a row that cannot be read.

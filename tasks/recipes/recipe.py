@@ -18,7 +18,7 @@ import polars as pl
 from schemas.errors import InputError
 from schemas.recipes import PACKAGES, recipe_folders
 from schemas.settings.reward import RewardSettings
-from schemas.settings.synthesize import Rule, SynthesizeSettings
+from schemas.settings.synthesize import DirectPrompt, Rule, SynthesizeSettings
 from tasks.agent.attempt import Sampling
 from tasks.agent.environment import Ask
 from tasks.agent.picture import Picture
@@ -103,6 +103,7 @@ class Recipe:
     further_tools: tuple[str, ...] = ()  # offered only where `evaluate.tools` or `difficulty.tools` name them
     # Without tools, in one turn: SFT; GRPO, validation, Pass@K and evaluation where they offer none
     direct: Prompt = DIRECT
+    short: Prompt | None = None  # shorter words of ours for the same, where the settings ask for them; None: `direct`
     gold: Callable[[Truth, int], str] = gold_lines  # the true answer in the form of `direct`, with n decimals
     reasoned_gold: Callable[[Truth, int], str] | None = None  # with all that the reward reads; None: `gold`
     # What of a reply is geocoded to a point, the first that is found; None: the point that it names
@@ -114,6 +115,10 @@ class Recipe:
     # Of the settings and the lake's table `notes`, the image_id, notes and note_id that trajectories are made of; None:
     # of every labelled picture
     notes: Callable[[SynthesizeSettings, pl.DataFrame], pl.DataFrame | None] = lambda settings, written: None
+
+    def at_once(self, words: DirectPrompt) -> Prompt:
+        """The prompt that asks for an answer without tools."""
+        return self.short if words == "short" and self.short is not None else self.direct
 
 
 def point_judge(form_error: Callable[[str], str | None], by_distance: bool = True) -> Judge:
@@ -170,12 +175,12 @@ def recipe_module(name: str) -> Any:
     return None
 
 
-def prompt_with(recipe: str, tools: tuple[str, ...]) -> Prompt:
+def prompt_with(recipe: str, tools: tuple[str, ...], words: DirectPrompt = "paper") -> Prompt:
     """The recipe's prompt with these of its tools; without any the one that asks for an answer at once."""
     if recipe not in RECIPES:
         raise InputError(f"there is no recipe {recipe!r}; there are {', '.join(RECIPES)}")
     if not tools:
-        return RECIPES[recipe].direct
+        return RECIPES[recipe].at_once(words)
     prompt = RECIPES[recipe].prompt
     offered = tuple(dict.fromkeys((*prompt.tools, *RECIPES[recipe].further_tools)))
     strangers = [name for name in tools if name not in offered and name != "all"]
@@ -184,9 +189,9 @@ def prompt_with(recipe: str, tools: tuple[str, ...]) -> Prompt:
     return replace(prompt, tools=offered).with_tools(*tools, *(prompt.tools if "all" in tools else ()))
 
 
-def rollout_prompt(recipe: str, max_turns: int) -> Prompt:
+def rollout_prompt(recipe: str, max_turns: int, words: DirectPrompt = "paper") -> Prompt:
     """What GRPO and validation ask: with the recipe's tools where rollouts have turns for them, else at once."""
     if not max_turns:
-        return RECIPES[recipe].direct
+        return RECIPES[recipe].at_once(words)
     prompt = RECIPES[recipe].prompt
     return replace(prompt, budgets=replace(prompt.budgets, turns=max_turns))

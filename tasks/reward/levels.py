@@ -141,9 +141,11 @@ def is_namesake(answer: ParsedAnswer | ParseFailure, truth: Address, point: tupl
 
     Only where region and country are known by the name table: a district or a metropolitan area is no contradiction.
     """
-    has_point = isinstance(answer, ParsedAnswer) and answer.lat is not None and answer.lon is not None
-    if point and has_point and distance_km(answer.lat, answer.lon, *point) > FAR_FROM_CITY_KM:
-        return True
+    said_point = (answer.lat, answer.lon) if isinstance(answer, ParsedAnswer) else (None, None)
+    if point and said_point[0] is not None and said_point[1] is not None:
+        away_km = distance_km(said_point[0], said_point[1], *point)
+        if away_km > FAR_FROM_CITY_KM:
+            return True
     code = country_code(truth.country) if truth.country else None
     true = region_divisions(truth.region, code) if truth.region and code else set()
     if not true:

@@ -1,8 +1,8 @@
 """What a run would cost: the items that are pending, times what the last runs of the step took for one of them.
 
-Time, requests and bytes come from the table `runs`; calls, tokens and money from `calls`, which also holds what a
-killed run paid for. A step that was never run gets the defaults below, and says so. No service is asked and nothing
-is written.
+Time, requests and bytes come from the table `runs`; calls and tokens from `calls`, which also holds what a killed run
+paid for, as far as they were of the models that would be asked now; money follows from today's prices. A step that was
+never run with these models gets the defaults below, and says so. No service is asked and nothing is written.
 """
 
 import json
@@ -14,15 +14,22 @@ from typing import Any
 
 import polars as pl
 
-from schemas.messages import Usage
 from schemas.settings.models import CHAT
 from schemas.tables import TABLES
 from tasks.lake import Lake
+from tasks.runtime.model_costs import (
+    LAST_RUNS,
+    ModelCost,
+    asked_models,
+    history,
+    least_hours,
+    model_cost,
+    tokens_before,
+)
 from tasks.runtime.runner import pending
 from tasks.runtime.stage import ColumnStage, Context, Stage, services_asked
 from tasks.services import Connections
 
-LAST_RUNS = 5  # of a step, whose costs are averaged
 # Guesses for one item of a step that was never run.
 DEFAULT_SECONDS = 1.0
 DEFAULT_REQUESTS, DEFAULT_BYTES = 5.0, 1_000_000.0  # of each service, the models' apart
@@ -43,6 +50,7 @@ class StepEstimate:
     prompt_tokens: float = 0.0
     completion_tokens: float = 0.0
     cost_usd: float | None = 0.0  # None: a price is not known
+    models: Sequence[ModelCost] = ()  # the same by role
     notes: Sequence[str] = ()
 
 
@@ -92,36 +100,51 @@ def estimate(
 
 def item_cost(stage: Stage, settings: Any, context: Context) -> StepEstimate:
     """What one item took in the last runs of the stage, or the defaults."""
-    runs, calls = _last_runs(context.lake, stage.name), _last_calls(context.lake, stage.name)
+    models, roles = context.connections.chat.models, _roles(stage, settings)
+    runs, calls = _last_runs(context.lake, stage.name), history(context.lake, stage.name, models, roles)
     items, asked_for = int(runs["done"].sum()), calls["item_id"].n_unique()
     services = [service for service in services_asked(stage, settings) if service != CHAT]
-    if not items and not asked_for:
-        usage = _default_calls(stage, settings, context)
+    is_of_others = not asked_for and asked_models(context.lake, stage.name)  # which say nothing of these models
+    if is_of_others or not (items or asked_for):
+        costs = [model_cost(models, role, 1, DEFAULT_TOKENS) for role in roles]
         requests, sizes = dict.fromkeys(services, DEFAULT_REQUESTS), dict.fromkeys(services, DEFAULT_BYTES)
-        return StepEstimate(
-            stage.name, 1, 0, DEFAULT_SECONDS, requests, sizes,
-            usage.requests, usage.prompt_tokens, usage.completion_tokens, usage.cost_usd,
-        )  # fmt: skip
+        return _with_models(StepEstimate(stage.name, requests=requests, bytes=sizes), costs)
     sent, received = Counter[str](), Counter[str]()
     for text in runs["sent_json"].drop_nulls():
         for kind, (number, size) in json.loads(text).items():
             if kind.partition(" ")[0] in services:
                 sent[kind] += number
                 received[kind] += size
-
-    def each(rows: pl.DataFrame, column: str, of: int) -> float:
-        return float(rows[column].sum()) / max(of, 1)
-
-    return StepEstimate(
+    costs = []
+    for role in roles:
+        before = tokens_before(calls, role, models)
+        if before is not None:
+            costs.append(model_cost(models, role, before[1] / max(asked_for, 1), *before))
+    found = StepEstimate(
         stage.name,
         measured=items or asked_for,
-        seconds=each(runs, "seconds", items) if items else DEFAULT_SECONDS,
+        seconds=float(runs["seconds"].sum()) / items if items else DEFAULT_SECONDS,
         requests={kind: number / items for kind, number in sent.items()},
         bytes={kind: size / items for kind, size in received.items()},
-        calls=calls.height / max(asked_for, 1),
-        prompt_tokens=each(calls, "prompt_tokens", asked_for),
-        completion_tokens=each(calls, "completion_tokens", asked_for),
-        cost_usd=None if calls["cost_usd"].null_count() else each(calls, "cost_usd", asked_for),
+    )
+    return _with_models(found, costs)
+
+
+def _roles(stage: Stage, settings: Any) -> tuple[str, ...]:
+    if CHAT not in services_asked(stage, settings) or stage.roles is None:
+        return ()
+    return tuple(dict.fromkeys(stage.roles(settings)))
+
+
+def _with_models(one: StepEstimate, costs: Sequence[ModelCost]) -> StepEstimate:
+    known = [cost.cost_usd for cost in costs]
+    return replace(
+        one,
+        calls=sum(cost.calls for cost in costs),
+        prompt_tokens=sum(cost.prompt_tokens for cost in costs),
+        completion_tokens=sum(cost.completion_tokens for cost in costs),
+        cost_usd=None if None in known else sum(cost or 0.0 for cost in known),
+        models=tuple(costs),
     )
 
 
@@ -139,37 +162,24 @@ def _last_runs(lake: Lake, stage: str) -> pl.DataFrame:
     )
 
 
-def _last_calls(lake: Lake, stage: str) -> pl.DataFrame:
-    """The calls of the last runs of a stage that paid for some."""
-    columns = ["stage", "item_id", "run_id", "prompt_tokens", "completion_tokens", "cost_usd", "asked_at"]
-    calls = lake.read("calls", columns=columns).filter(pl.col("stage") == stage).sort("asked_at")
-    last = calls["run_id"].unique(maintain_order=True).tail(LAST_RUNS)
-    return calls.filter(pl.col("run_id").is_in(last.implode()))
-
-
-def _default_calls(stage: Stage, settings: Any, context: Context) -> Usage:
-    models = context.connections.chat.models
-    if CHAT not in services_asked(stage, settings) or models is None or stage.roles is None:
-        return Usage()
-    prices = [models.target(role, CHAT).price for role in stage.roles(settings)]
-    costs = [None if price is None else price.of(*DEFAULT_TOKENS) for price in prices]
-    return sum((Usage(*DEFAULT_TOKENS, cost, 1) for cost in costs), start=Usage())
-
-
 def _times(one: StepEstimate, items: int, connections: Connections, notes: Sequence[str]) -> StepEstimate:
     requests = {kind: number * items for kind, number in one.requests.items()}
-    at_least_s = 60 * max((limit.minutes for limit in limits(requests, connections)), default=0.0)
-    return replace(
-        one,
-        items=items,
-        seconds=max(one.seconds * items, at_least_s),
-        requests=requests,
-        bytes={kind: size * items for kind, size in one.bytes.items()},
-        calls=one.calls * items,
-        prompt_tokens=one.prompt_tokens * items,
-        completion_tokens=one.completion_tokens * items,
-        cost_usd=one.cost_usd * items if one.cost_usd is not None else None if items else 0.0,
-        notes=notes,
+    costs = [cost.times(items) for cost in one.models]
+    hours = [hours or 0.0 for hours in least_hours(costs, connections.chat.models).values()]
+    at_least_s = max(
+        60 * max((limit.minutes for limit in limits(requests, connections)), default=0.0),
+        3600 * max(hours, default=0.0),
+    )
+    return _with_models(
+        replace(
+            one,
+            items=items,
+            seconds=max(one.seconds * items, at_least_s),
+            requests=requests,
+            bytes={kind: size * items for kind, size in one.bytes.items()},
+            notes=notes,
+        ),
+        costs,
     )
 
 

@@ -56,7 +56,7 @@ def _words(settings: TrainSettings, phase: TrainingPhase) -> dict[str, str]:
         return {}
     words: list[Any] = [TOOLS_HEAD, TOOLS_TAIL]
     if phase == "grpo":
-        prompt = rollout_prompt(settings.recipe, settings.grpo.max_turns)
+        prompt = rollout_prompt(settings.recipe, settings.grpo.max_turns, settings.prompt)
         words += [prompt.opening_words, reward_words(settings.recipe, settings.grpo.reward)]
     return {"words": digest(words)}
 

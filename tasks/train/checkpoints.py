@@ -38,7 +38,7 @@ class Progress:
     validations: list[dict[str, float]] = field(default_factory=list)
     warnings: list[dict[str, Any]] = field(default_factory=list)
     best_step: int | None = None
-    phase_end: int | None = None  # GRPO: the step at which the curriculum's phase I was found to have converged
+    phase_end: int | None = None  # GRPO: the generation that phase II of the curriculum begins with
 
 
 def save_checkpoint(folder: Path, model: Any, optimizer: Any, progress: Progress, ranks: Ranks = ALONE) -> Path:

@@ -135,23 +135,28 @@ class Grpo:
         return self.grpo.learning_rate * rate_share(step, self.steps, 0.0, self.grpo.schedule)
 
     def prompts(self, generation: int, progress: Progress) -> list[int]:
-        """The samples of a generation, the curriculum's phase I first; all of them when phase I has converged.
+        """The samples of a generation: the curriculum's phase I first, then those of both phases mixed, by bytes.
 
-        Phase II "expands the training set" (SpotAgent 3.3.2): its samples and those of phase I are mixed, by bytes.
+        Phase II "expands the training set" (SpotAgent 3.3.2) when phase I has converged, or has been seen.
         """
         first = [n for n, row in enumerate(self.rows) if row.get("phase") in (None, 1)]
-        if progress.phase_end is not None and len(first) < len(self.rows):
-            expanded = sorted(range(len(self.rows)), key=lambda n: (str(self.rows[n].get("sha256")), n))
+        if len(first) == len(self.rows):
+            progress.phase_end = None  # one phase alone
+        elif progress.phase_end is None and (
+            generation >= math.ceil(len(first) * self.grpo.epochs / self.per_generation)
+            or has_converged(progress.validations, self.grpo)
+        ):
+            progress.phase_end = generation
+        if progress.phase_end is None:
+            chosen, start = first, generation * self.per_generation
+        else:
+            chosen = sorted(range(len(self.rows)), key=lambda n: (str(self.rows[n].get("sha256")), n))
             start = (generation - progress.phase_end) * self.per_generation
-            return [expanded[(start + n) % len(expanded)] for n in range(self.per_generation)]
-        start = generation * self.per_generation
-        return [(start + n) % len(self.rows) for n in range(self.per_generation)]
+        return [chosen[(start + n) % len(chosen)] for n in range(self.per_generation)]
 
     def gradients(self, step: int, progress: Progress) -> Pending:
         generation, place = divmod(step, self.steps_per_generation)
         if generation != self._generation:
-            if progress.phase_end is None and has_converged(progress.validations, self.grpo):
-                progress.phase_end = generation
             self._generate(self.prompts(generation, progress))
             self._generation = generation
         wanted = range(place * self.per_step, (place + 1) * self.per_step)

@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 from typing import Any, Literal
 
-from schemas.errors import GeofixError
+from schemas.errors import GeofixError, InputError
 from schemas.extras import require_extras
 from schemas.settings.train import TrainSettings
 from tasks.train import packaged
@@ -25,10 +25,20 @@ PROCESSORS = ("preprocessor_config.json", "processor_config.json")
 def check_base(settings: TrainSettings) -> None:
     """Raise what is wrong with `train.base`: missing, of another kind, or incomplete; or no `train` extra."""
     require_extras("training", "train")
-    if settings.base == "tiny":
+    require_base(settings)
+    if settings.base == "tiny" or not settings.phases:
         return
     folder = base_folder(settings.base)
     check_folder(folder, f"train.base={settings.base}")
+
+
+def require_base(settings: TrainSettings) -> None:
+    """InputError where something would be trained and no model is named: `tiny` stands for none unless it is said."""
+    if settings.phases and not settings.base:
+        raise InputError(
+            f"train.base: recipe {settings.recipe} names no model to train; give a folder or hub name (--set "
+            "train.base=Qwen/Qwen2.5-VL-7B-Instruct), or say train.base=tiny for two layers of random weights"
+        )
 
 
 def base_folder(base: str) -> Path:
@@ -36,7 +46,7 @@ def base_folder(base: str) -> Path:
     if base in packaged.FILES:
         return packaged.packaged_folder(base)
     path = Path(base).expanduser()
-    if path.is_dir():
+    if base and path.is_dir():
         return path
     if not _HUB_NAME.fullmatch(base) or path.is_absolute():
         raise GeofixError(f"train.base={base}: there is no such folder; give the folder of a checkpoint")

@@ -95,10 +95,10 @@ def _messages(phase: str, row: Row, label: Row, settings: TrainSettings) -> list
         return training_messages(stored, json.loads(row["tools_json"]))
     picture = image_part(label["sha256"], label["extension"])
     if phase == "grpo":
-        return opened(rollout_prompt(settings.recipe, settings.grpo.max_turns), picture)
+        return opened(rollout_prompt(settings.recipe, settings.grpo.max_turns, settings.prompt), picture)
     recipe = known_recipe(settings)
     answer = recipe.gold(truth_of(label), settings.answer_decimals)
-    return [*opened(recipe.direct, picture), {"role": "assistant", "content": answer}]
+    return [*opened(recipe.at_once(settings.prompt), picture), {"role": "assistant", "content": answer}]
 
 
 def known_recipe(settings: TrainSettings) -> Recipe:
@@ -169,6 +169,7 @@ def identity(settings: TrainSettings) -> Any:
     return {
         "recipe": settings.recipe,
         "grpo": [grpo.pictures, grpo.max_pictures, grpo.max_turns, settings.seed if is_drawn else None],
+        "prompt": settings.prompt,
         "answer_decimals": settings.answer_decimals,
         "pixels": [settings.image_min_pixels, settings.image_max_pixels],
     }
@@ -191,7 +192,7 @@ SPLIT = "validation"
 
 def held_out(lake: Lake, settings: TrainSettings) -> list[dict[str, Any]]:
     """Pictures of the validation split, the same ones in every lake that holds them, as many as are asked about."""
-    recipe, prompt = known_recipe(settings), rollout_prompt(settings.recipe, settings.grpo.max_turns)
+    recipe, prompt = known_recipe(settings), rollout_prompt(settings.recipe, settings.grpo.max_turns, settings.prompt)
     images = recipe.pictures.apply(lake.read("images")).select("image_id", "extension")
     labels = (
         lake.read("labels").filter(pl.col("split") == SPLIT).drop_nulls(["country", "city"]).join(images, on="image_id")

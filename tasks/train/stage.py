@@ -155,7 +155,7 @@ def services(phase: TrainingPhase, settings: TrainSettings) -> tuple[str, ...]:
     """The services that rewards and tools ask, in GRPO and in the validation of every phase."""
     if phase not in settings.phases or (phase != "grpo" and not settings.validation_images):
         return ()
-    tools = rollout_prompt(settings.recipe, settings.grpo.max_turns).tools
+    tools = rollout_prompt(settings.recipe, settings.grpo.max_turns, settings.prompt).tools
     asked = (*reward_services(settings.recipe, settings.grpo.reward), *tool_services(tools))
     return tuple(dict.fromkeys(asked))
 

@@ -321,4 +321,4 @@ def prompt_tokens(settings: TrainSettings, rows: Sequence[Mapping[str, Any]]) ->
 
 
 def _prompt(settings: TrainSettings) -> Prompt:
-    return rollout_prompt(settings.recipe, settings.grpo.max_turns)
+    return rollout_prompt(settings.recipe, settings.grpo.max_turns, settings.prompt)

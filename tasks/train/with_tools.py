@@ -290,7 +290,7 @@ def environment_maker(
 
     What tools answer is recorded where the run's calls to models are; if it makes none, in the folder `state`.
     """
-    prompt = rollout_prompt(settings.recipe, settings.grpo.max_turns)
+    prompt = rollout_prompt(settings.recipe, settings.grpo.max_turns, settings.prompt)
     if not prompt.tools:
         raise GeofixError(
             f"train.grpo.max_turns is {settings.grpo.max_turns}, but '{settings.recipe}' has no tools; set it to 0"

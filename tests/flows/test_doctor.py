@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from flows import doctor
 from flows.cli.application import app
 
-KEYS = ("MAPILLARY_TOKEN", "OPENAI_API_KEY", "TAVILY_API_KEY", "AMAP_KEY")
+KEYS = ("MAPILLARY_TOKEN", "OPENAI_API_KEY", "ANTHROPIC_API_KEY", "TAVILY_API_KEY", "AMAP_KEY")
 CANARY = "canary-5f0c21ab90"
 SERVICES = ("mapillary", "stac", "geocoder", "search", "chat", "maps")
 
@@ -49,7 +49,7 @@ def asked(lake: Path, *arguments: str) -> tuple[int, dict[str, dict[str, str]], 
 def at(url: str) -> list[str]:
     given = [
         *(f"services.{name}.base_url={url}/{name}" for name in SERVICES),
-        f"models.endpoints.policy.base_url={url}/v1",
+        *(f"models.endpoints.{name}.base_url={url}/v1" for name in ("policy", "anthropic")),
     ]
     return [part for one in given for part in ("--set", one)]
 
@@ -67,8 +67,10 @@ def test_a_profile_whose_keys_are_there_and_whose_services_answer_can_run(
     url, sent = server
     for name in KEYS:
         monkeypatch.setenv(name, CANARY)
-    code, found, said = asked(tmp_path / "lake", "--profile", "production", *at(url))
+    tiny = ("--set", "train.base=tiny")  # the recipe's own is not on this machine
+    code, found, said = asked(tmp_path / "lake", "--profile", "production", *at(url), *tiny)
     assert code == 0, found
+    assert "answers" in found["models anthropic"]["text"] and found["base"]["text"].startswith("tiny")
     assert "answers" in found["mapillary"]["text"] and "answers" in found["models policy"]["text"]
     assert CANARY not in said + str(sent)  # no key is sent or shown
 
@@ -82,8 +84,14 @@ def test_missing_keys_and_services_are_named_and_the_exit_code_is_1(
     code, found, _ = asked(tmp_path / "lake", "--profile", "production", *at(server[0]), *nowhere)
     assert code == 1
     missing = {name for name, one in found.items() if one["verdict"] == "missing"}
-    assert missing == {"keys", "stac", "Ray"}
+    assert missing == {"keys", "stac", "Ray", "base"}
+    assert "train.base=Qwen/Qwen2.5-VL-7B-Instruct: neither a folder here" in found["base"]["text"]
     assert "MAPILLARY_TOKEN (services.mapillary.key_env)" in found["keys"]["text"]
+
+
+def test_a_base_that_nothing_names_is_missing(tmp_path: Path) -> None:
+    _, found, _ = asked(tmp_path / "lake", "--profile", "production", "--set", "train.base=''")
+    assert found["base"]["verdict"] == "missing" and "names no model to train" in found["base"]["text"]
 
 
 def test_an_extra_that_the_profile_needs_is_missing_and_another_one_is_a_note(

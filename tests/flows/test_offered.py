@@ -8,11 +8,11 @@ from typer.testing import CliRunner
 
 from flows import offered
 from flows.cli import app
-from flows.offered import check_models
+from flows.offered import check_models, refuse_equal_agents
 from infra.offline.server import create_app, serving
 from infra.offline.world import World
 from schemas.errors import InputError
-from schemas.load import load_config
+from schemas.load import ConfigError, load_config
 
 
 @pytest.fixture(scope="module")
@@ -59,3 +59,28 @@ def test_shipped_models_of_the_offline_world_need_no_question(monkeypatch: pytes
 def test_a_service_that_lists_nothing_is_no_obstacle(chat: str) -> None:
     nowhere = chat.replace("/openai/v1", "/nothing")
     check_models(load_config(overrides=[nowhere, "offline.serve=false", "difficulty.policy=mine"]), ["difficulty"])
+
+
+def test_two_roles_of_a_swarm_that_are_one_model_are_refused() -> None:
+    """smileGeo: what helps is that agents know different things; one model as several persons is said as such."""
+    config = load_config(recipe="smilegeo", profile="production")
+    roles = {role: config.models.role(role) for role, _ in config.evaluate.swarm.cast}
+    assert len({(one.endpoint, one.model) for one in roles.values()}) == len(roles) == 5
+    refuse_equal_agents(config, ["train", "evaluate"])
+    same = ["models.roles.swarm-claude={endpoint: chat, model: gpt-4o-mini}"]
+    config = load_config(recipe="smilegeo", profile="production", overrides=same)
+    with pytest.raises(InputError, match="swarm-gpt and swarm-claude are one model, 'gpt-4o-mini' of chat"):
+        refuse_equal_agents(config, ["evaluate"])
+    refuse_equal_agents(config, ["curate"])
+    personas = ["evaluate.swarm.agents=[swarm-gpt, swarm-gpt as europe]"]
+    refuse_equal_agents(load_config(recipe="smilegeo", profile="production", overrides=personas), ["evaluate"])
+
+
+def test_the_sizes_of_smilegeo_s_figures_are_settings() -> None:
+    """Figure 2: up to 13 agents; figure 3: K and R up to 8."""
+    thirteen = f"evaluate.swarm.agents=[{', '.join(f'model-{n}' for n in range(13))}]"
+    large = [thirteen, "evaluate.swarm.answerers=8", "evaluate.swarm.reviewers=8"]
+    swarm = load_config(recipe="smilegeo", profile="production", overrides=large).evaluate.swarm
+    assert (len(swarm.agents), swarm.answerers, swarm.reviewers) == (13, 8, 8)
+    with pytest.raises(ConfigError, match="answerers: 8 cannot be elected of 5 agents"):
+        load_config(recipe="smilegeo", profile="production", overrides=large[1:])

@@ -302,6 +302,9 @@ def test_the_list_names_every_table_and_what_cannot_be_run() -> None:
 
 def test_a_dry_run_names_rows_and_settings(lake: Lake, pipeline: Pipeline) -> None:
     done = run("geoagent", "--table", "4", "--dry-run", "--lake", lake.uri)
+    assert "base tiny, quality paper" in done.stdout, "also under the offline profile"
+    own = run("geoagent", "--table", "4", "--dry-run", "--lake", lake.uri, "--set", "quality=ours")
+    assert "base tiny, quality ours" in own.stdout
     assert done.exit_code == 0 and "train.grpo.reward.terms=['judge']" in done.output and pipeline.calls == []
 
 

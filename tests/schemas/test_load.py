@@ -130,3 +130,50 @@ def test_identity_leaves_out_what_does_not_change_the_outcome() -> None:
     slow, quick = (load_config(overrides=[f"train.save_steps={n}"]).train for n in (10, 20))
     assert slow.identity() == quick.identity()
     assert slow.identity() != load_config(overrides=["train.seed=5"]).train.identity()
+
+
+PAPERS = ("spotagent", "geovista", "geoagent", "thinking-with-map")
+
+
+@pytest.mark.parametrize("recipe", PAPERS)
+def test_tiny_is_the_offline_profile_s_and_never_another_s(recipe: str, tmp_path: Path) -> None:
+    """A random model of two layers is trained where it is said, and nowhere else."""
+    seven, thirty = "Qwen/Qwen2.5-VL-7B-Instruct", "Qwen/Qwen3-VL-30B-A3B-Instruct"
+    assert load_config(recipe=recipe, profile="offline").train.base == "tiny"
+    assert load_config(recipe=recipe, profile="production").train.base == (
+        thirty if recipe == "thinking-with-map" else seven
+    )
+    assert load_config(recipe=recipe, profile="production", overrides=["train.base=tiny"]).train.base == "tiny"
+    assert Config().train.base == "", "a recipe that names none has none"
+
+
+@pytest.mark.parametrize("recipe", [*PAPERS, "smilegeo"])
+def test_the_recipe_alone_is_the_paper_and_ours_an_overlay_that_is_named(recipe: str, tmp_path: Path) -> None:
+    paper = load_config(recipe=recipe, profile="production")
+    assert paper.quality == "paper" and (paper.synthesize.require == () or recipe == "smilegeo")
+    ours = load_config(recipe=recipe, profile="production", overrides=["quality=ours"])
+    assert ours.quality == "ours" and ours.synthesize.require is None
+    assert load_config(recipe=recipe).quality == "ours", "the demo's yields depend on it"
+    back = load_config(recipe=recipe, overrides=["quality=paper"])
+    assert (back.quality, back.synthesize.require) == ("paper", paper.synthesize.require)
+    file = tmp_path / "own.yaml"
+    file.write_text("quality: ours\n")
+    assert load_config(recipe=recipe, profile="production", file=file).synthesize == ours.synthesize
+    with pytest.raises(ConfigError, match=r"--set: quality: given 'best'; must be paper or ours"):
+        load_config(recipe=recipe, overrides=["quality=best"])
+
+
+def test_spotagent_in_production_is_its_paper() -> None:
+    paper = load_config(recipe="spotagent", profile="production")
+    assert paper.synthesize.max_images == 20_000 and paper.ingest.shares == {"mp16-pro": 0.05}
+    assert (paper.difficulty.keep, paper.difficulty.max_tokens) == ("learnable", 4096)
+    assert paper.evaluate.tools == ("all",)
+    rollout = paper.train.grpo
+    assert (paper.evaluate.temperature, paper.evaluate.max_tokens) == (
+        rollout.temperature,
+        rollout.max_completion_tokens,
+    )
+    assert {paper.train.prompt, paper.difficulty.prompt, paper.evaluate.prompt} == {"paper"}
+    ours = load_config(recipe="spotagent", profile="production", overrides=["quality=ours"])
+    assert (ours.difficulty.keep, ours.train.prompt, ours.evaluate.tools) == ("reward_variance", "short", ())
+    assert ours.train.base == paper.train.base

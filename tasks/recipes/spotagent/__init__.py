@@ -6,13 +6,15 @@ holds a file name, an id or a coordinate of the picture: a model sees pixels and
 
 from schemas.settings.synthesize import SynthesizeSettings
 from tasks.agent.environment import Ask
-from tasks.agent.prompt import ANSWER, QUESTION, Budgets, Prompt, lines_error
+from tasks.agent.prompt import ANSWER, DIRECT, QUESTION, Budgets, Prompt, lines_error
 from tasks.recipes.recipe import Recipe, RecipeReward, Writer, WriterContext, point_judge
 from tasks.recipes.spotagent.observer_pair import ObserverPair
 from tasks.recipes.spotagent.reward import reward_at
 from tasks.reward.outcome import score_point
 
-# A.1's template. The tools themselves are described once, in the <tools> block that the chat template appends.
+# A.1's one template, for synthesis, SFT, Pass@K, cold start, GRPO and evaluation. Where a phase has no tools, as GRPO
+# (3.3), it says that 0 calls may be made. The tools themselves are described once, in the <tools> block that the chat
+# template appends.
 SYSTEM = f"""\
 You are a helpful assistant. Your task is to determine the geographic location of an image through systematic visual \
 analysis and external verification.
@@ -74,6 +76,8 @@ RECIPE = Recipe(
         Budgets(calls=6, turns=7),
         {"observer": OBSERVER, "whole": OBSERVE_WHOLE, "region": OBSERVE_REGION, "planner": PLANNER_EYES},
     ),
+    direct=Prompt(SYSTEM, QUESTION, budgets=Budgets(calls=0, turns=1)),
+    short=DIRECT,
     judge=point_judge(lines_error),
     kept_when="every call well formed and answered, the answer in its form and under 5 km off",
     rules=("visible_signs", "true_statements", "given_coordinates", "placed_answer", "unnamed_answer"),

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from schemas.settings.synthesize import Rule, SynthesizeSettings
 from tasks.agent.environment import Ask
+from tasks.agent.prompt import DIRECT
 from tasks.recipes.recipe import Writer, WriterContext
 from tasks.recipes.spotagent import RECIPE as SPOTAGENT
 from tasks.recipes.spotagent.observer_pair import ObserverPair
@@ -47,4 +48,6 @@ def _roles(settings: SynthesizeSettings) -> tuple[str, ...]:
 
 # Its coordinates are cut, not rounded, so none of them is the tool's own number.
 RULES: tuple[Rule, ...] = ("true_statements", "placed_answer", "unnamed_answer")
-RECIPE = replace(SPOTAGENT, name="spotmini", prompt=PROMPT, writer=Writer(_pair, _roles), rules=RULES)
+RECIPE = replace(
+    SPOTAGENT, name="spotmini", prompt=PROMPT, direct=DIRECT, short=None, writer=Writer(_pair, _roles), rules=RULES
+)

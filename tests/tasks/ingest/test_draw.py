@@ -16,7 +16,7 @@ from tasks.geo.boundaries import country_of
 from tasks.geo.cell_split import cell_number
 from tasks.ingest import Survey, TableRefused
 from tasks.ingest.draw import drawn
-from tasks.ingest.rows import item_batches
+from tasks.ingest.rows import RowChecks, item_batches
 from tasks.ingest.survey import survey_rows
 from tasks.plan.quota import country_quotas
 from tasks.plan.strata import PlanStrata
@@ -139,3 +139,27 @@ def test_what_cannot_be_drawn_is_said(tmp_path: Path) -> None:
         look(path, draw=2, draw_by="cities", poi_column="place")
     with pytest.raises(TableRefused, match="none of its 1 rows is drawn"):
         look(table(tmp_path, ["a,a.jpg,0.5,-30.5,c,p"]), draw=2)
+
+
+def test_the_share_of_a_layout_holds_for_its_tables_alone(tmp_path: Path) -> None:
+    path = table(tmp_path, [f"a{n},{n}.jpg,48.5,2.5,c,p" for n in range(1000)])
+    assert look(path, shares={"mp16-pro": 0.05}).rows == 1000, "a plain table"
+    assert look(path, shares={"plain": 0.05}).rows == look(path, share=0.05).rows < 100
+    assert look(path, shares={"plain": 0.05}, share=1.0).rows == 1000, "`share` goes before"
+
+
+def test_a_benchmark_is_held_out_by_seed(tmp_path: Path) -> None:
+    """Thinking with Map, appendix A: 902 of IMAGEO-2's 2,929 pictures are its test set, the other 2,027 train."""
+    path = table(tmp_path, [f"a{n},{n}.jpg,{48 + n / 5000},2.5,c,p" for n in range(2929)])
+
+    def splits(seed: int = 0) -> dict[str, str]:
+        survey = look(path, held_out=902, seed=seed)
+        assert "held out: 902 rows are the benchmark, 2,027 are for training" in survey.notes[-1]
+        checks = RowChecks(survey, IngestSettings(**RIGHTS, held_out=902))
+        return dict(pl.concat(map(checks.check, survey.batches())).select("source_id", "split").iter_rows())
+
+    found = splits()
+    assert Counter(found.values()) == {"benchmark": 902, "train": 2027}
+    assert splits() == found != splits(seed=1)
+    with pytest.raises(TableRefused, match="held_out=2929 leaves none"):
+        look(path, held_out=2929)

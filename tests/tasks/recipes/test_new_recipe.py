@@ -340,7 +340,7 @@ def test_a_recipe_keeps_its_own_form_through_all_its_steps(
         assert ("satellite" in {kinds[one] for one in table["image_id"]}) == has_scenes
 
     # The prompt of GRPO is that of evaluation, and of Pass@K.
-    prompt = words(rollout_prompt(recipe, config.train.grpo.max_turns).opening({"type": "image"}))
+    prompt = words(rollout_prompt(recipe, config.train.grpo.max_turns, config.train.prompt).opening({"type": "image"}))
     predictions = lake.read("predictions")
     phases = ("grpo",) if config.train.grpo.max_turns else ("grpo", "sft")
     asked = samples.filter(pl.col("training_stage").is_in(phases))["messages_json"]

@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 
 from schemas.settings.base import Settings
-from schemas.settings.models import ModelsSettings
+from schemas.settings.models import ModelsSettings, Role
 from schemas.settings.services import MapillaryEndpoint, ServicesSettings
 from tasks.lake import Commit, Lake
 from tasks.runtime.estimate import DEFAULT_REQUESTS, DEFAULT_SECONDS, LAST_RUNS, estimate, limits
@@ -51,11 +51,12 @@ def ran(lake: Lake, number: int, items: int, seconds: float, sent: dict[str, Any
     lake.append("runs", [{**row, **times, "sent_json": json.dumps(sent)}], Commit(f"run{number}", 1))
 
 
-def asked(lake: Lake, number: int, item: str, cost: float | None, name: str = "s") -> None:
-    row = {"call_id": f"{number}{item}", "request_hash": "h", "role": "judge", "model": "m", "verdict": "answered"}
+def asked(lake: Lake, number: int, item: str, cost: float | None, name: str = "s", model: str = "judge") -> None:
+    row = {"call_id": f"{number}{item}{model}", "request_hash": "h", "role": "judge", "verdict": "answered"}
+    row |= {"endpoint": "chat", "model": model}
     used = {"prompt_tokens": 100, "completion_tokens": 10, "cost_usd": cost, "asked_at": BEGAN + timedelta(days=number)}
     whose = {"stage": name, "item_id": item, "run_id": f"r{number}"}
-    lake.append("calls", [{**row, **used, **whose}], Commit(f"calls{number}{item}", 1))
+    lake.append("calls", [{**row, **used, **whose}], Commit(f"calls{number}{item}{model}", 1))
 
 
 def test_what_was_never_measured_is_a_default_and_says_so(context: Context) -> None:
@@ -81,14 +82,37 @@ def test_the_last_runs_are_multiplied(context: Context) -> None:
     assert found.seconds == pytest.approx(8 * 0.5)
     assert found.requests == {"mapillary search": pytest.approx(24)} and found.bytes["mapillary search"] == 800
     # three calls for two items
-    assert found.calls == pytest.approx(12) and found.cost_usd == pytest.approx(8 * 3.0 / 2)
+    assert found.calls == pytest.approx(12)
+    assert found.cost_usd == pytest.approx(12 * (100 * 100 + 10 * 1000) / 1e6), "at the price of today, not of then"
     assert (found.prompt_tokens, found.completion_tokens) == (pytest.approx(1200), pytest.approx(120))
 
 
-def test_a_call_without_a_price_leaves_the_money_unknown(context: Context) -> None:
-    asked(context.lake, 1, "a", None)
+def test_a_price_that_is_not_known_leaves_the_money_unknown(context: Context) -> None:
+    asked(context.lake, 1, "a", 0.5)
+    models = ModelsSettings.model_validate({"endpoints": {"own": {"base_url": "http://127.0.0.1:9/v1"}}})
+    models = models.model_copy(update={"roles": {"judge": Role(endpoint="own", model="judge")}})
+    unpriced = replace(context, connections=connect(ServicesSettings(), {}, models=models))
+    (found,) = estimate([stage()], {"s": Settings()}, unpriced)
+    assert found.cost_usd is None and found.calls == 8
+
+
+def test_history_is_of_the_model_that_will_be_asked(context: Context) -> None:
+    """What the offline world's judge took, and that it was free, says nothing of a vendor's."""
+    ran(context.lake, 1, 8, 0.1, {})
+    for item in ("a", "b"):
+        asked(context.lake, 1, item, 0.0, model="another")
     (found,) = estimate([stage()], {"s": Settings()}, context)
-    assert found.cost_usd is None and found.calls == 8 and found.measured == 1
+    assert found.measured == 0 and found.cost_usd == pytest.approx(8 * (2000 * 100 + 500 * 1000) / 1e6)
+    asked(context.lake, 1, "a", 0.0)
+    (found,) = estimate([stage()], {"s": Settings()}, context)
+    assert found.measured == 8 and found.prompt_tokens == pytest.approx(800) and found.cost_usd == pytest.approx(0.16)
+
+
+def test_tokens_a_minute_are_the_least_time(context: Context) -> None:
+    services = ServicesSettings.model_validate({"chat": {"tokens_per_minute": 1000}})
+    slow = replace(context, connections=connect(services, {}, models=context.connections.chat.models.settings))
+    (found,) = estimate([stage()], {"s": Settings()}, slow)
+    assert found.seconds == pytest.approx(8 * 2500 / 1000 * 60)
 
 
 def test_a_limit_a_minute_is_the_least_time(context: Context) -> None:

@@ -123,16 +123,22 @@ async def test_vectors_are_probed_and_a_missing_embedder_is_told(server):
 
 def test_models_of_production_are_named_without_asking(tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    for name in ("OPENAI_API_KEY", "ANTHROPIC_API_KEY"):
+        monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("COLUMNS", "140")
     done = CliRunner().invoke(app, ["models", "--profile", "production", "--dry-run"])
     assert done.exit_code == 0, done.output
     assert "gpt-4.1" in done.stdout and "https://api.openai.com/v1" in done.stdout
     (line,) = [line for line in done.stdout.splitlines() if "OPENAI_API_KEY" in line]
-    assert line.startswith("missing: no key in OPENAI_API_KEY") and "judge" in line and "planner" in line
+    assert line == "missing: no key in OPENAI_API_KEY (services.chat.key_env): judge, observer"
+    # SpotAgent A.4: the Observer is one vendor's model and the planner another's.
+    (line,) = [line for line in done.stdout.splitlines() if "ANTHROPIC_API_KEY" in line]
+    assert line == "missing: no key in ANTHROPIC_API_KEY (models.endpoints.anthropic.key_env): planner"
+    assert "GEMINI" not in done.stdout, "other recipes' keys are not asked for"
     assert "the price of 'Qwen/Qwen2.5-VL-7B-Instruct' is unknown" in done.stdout
     asked = CliRunner().invoke(app, ["models", "--profile", "production"])
-    assert asked.exit_code == 2 and "OPENAI_API_KEY" in asked.stderr and list(tmp_path.iterdir()) == []
+    assert asked.exit_code == 2 and list(tmp_path.iterdir()) == []
+    assert "OPENAI_API_KEY" in asked.stderr and "ANTHROPIC_API_KEY" in asked.stderr
 
 
 def test_a_budget_without_a_price_is_refused_before_anything_starts(tmp_path, monkeypatch) -> None:

@@ -368,17 +368,31 @@ def test_phase_two_begins_when_the_validation_reward_no_longer_rises() -> None:
     assert not has_converged([{"reward": 0.3}] * 9, GrpoSettings(patience=None))
 
 
-def test_phase_two_expands_the_set_of_phase_one() -> None:
-    """SpotAgent 3.3.2: "we expand the training set to include" the looser regimes."""
+@pytest.mark.parametrize("has_risen", [False, True], ids=["converged", "not converged"])
+def test_phase_two_expands_the_set_of_phase_one(has_risen: bool) -> None:
+    """SpotAgent 3.3.2: "we expand the training set to include" the looser regimes, whatever ended phase I."""
     rows = [{"phase": 1 + n // 4, "sha256": f"{(7 * n) % 10}"} for n in range(8)]
     program = Grpo.__new__(Grpo)
-    program.rows, program.per_generation = rows, 2
-    first = [n for generation in range(2) for n in program.prompts(generation, Progress())]
-    assert {rows[n]["phase"] for n in first} == {1}
-    progress = Progress(phase_end=1)
-    later = [n for generation in range(1, 5) for n in program.prompts(generation, progress)]
+    program.rows, program.per_generation, program.grpo = rows, 2, GrpoSettings(patience=1)
+    progress = Progress(validations=[])
+    assert {rows[n]["phase"] for n in program.prompts(0, progress)} == {1} and progress.phase_end is None
+    progress.validations += [{"reward": 0.1}, {"reward": 0.9 if has_risen else 0.1}]
+    program.prompts(1, progress)
+    assert progress.phase_end == (None if has_risen else 1)
+    begin = 2 if has_risen else 1
+    later = [n for generation in range(begin, begin + 4) for n in program.prompts(generation, progress)]
+    assert progress.phase_end == begin
     assert sorted(later) == list(range(8)), "all of both phases, once each"
     assert {rows[n]["phase"] for n in later[:4]} == {1, 2}, "and mixed"
+
+
+def test_a_last_generation_of_phase_one_is_filled_up_from_phase_one() -> None:
+    program = Grpo.__new__(Grpo)
+    program.rows, program.per_generation, program.grpo = [{"phase": 1}] * 3 + [{"phase": 2}] * 3, 2, GrpoSettings()
+    progress = Progress()
+    assert program.prompts(1, progress) == [2, 0] and progress.phase_end is None
+    program.prompts(2, progress)
+    assert progress.phase_end == 2
 
 
 def test_a_frozen_vision_tower_stays_as_it_is(build_tiny: Build, make_sample: Make, tmp_path: Path) -> None:

@@ -8,9 +8,11 @@ import polars as pl
 
 from schemas.messages import image_references
 from schemas.settings.train import TrainSettings
+from tasks.agent.prompt import DIRECT
 from tasks.agent.render import tools_block
 from tasks.agent.tagged import canonical_messages, parse_tagged
 from tasks.lake import Commit, Lake
+from tasks.recipes.recipe import RECIPES, prompt_with, rollout_prompt
 from tasks.recipes.rewards import score
 from tasks.recipes.spotagent import RECIPE
 from tasks.reward.outcome import Truth
@@ -162,3 +164,15 @@ def test_fewer_pictures_are_part_of_more(lake: Lake, filled: Callable[..., str],
         kept, _ = compute(inputs(lake), settings(grpo=grpo))
         sets.append(set(kept.filter(pl.col("training_stage") == "grpo")["image_id"]))
     assert [len(one) for one in sets] == [2, 4, 7] and sets[0] < sets[1] < sets[2]
+
+
+def test_spotagent_has_one_template_for_all_its_phases() -> None:
+    """A.1: "a unified prompt template for all LVLM-based geo-localization experiments"; the short one is ours."""
+    own = RECIPES["spotagent"]
+    assert own.direct.system == own.prompt.system and own.direct.question == own.prompt.question
+    assert prompt_with("spotagent", ()) == rollout_prompt("spotagent", 0) == own.direct
+    words = own.direct.opening({"type": "image"})[0]["content"]
+    assert "at most 0 tool calls" in words and not own.direct.tools
+    short = prompt_with("spotagent", (), "short")
+    assert short == rollout_prompt("spotagent", 0, "short") == DIRECT and "tool" not in short.system
+    assert rollout_prompt("geovista", 0, "short") == RECIPES["geovista"].direct, "a recipe without a short one"

@@ -238,7 +238,7 @@ def test_vllm_is_chosen_where_it_is_here_fits_and_was_faster(monkeypatch: pytest
 
     def engine(total: float | None = 141e9, **changes: Any) -> str:
         grpo = GrpoSettings(**{"max_completion_tokens": 512, **changes})
-        settings = TrainSettings(grpo=grpo, lora=LoraSettings())
+        settings = TrainSettings(base="tiny", grpo=grpo, lora=LoraSettings())
         return fitting.forecast_phase(samples, "grpo", settings, total).settings.grpo.engine
 
     monkeypatch.setattr(fitting.shutil, "which", lambda name: None)
