@@ -8,7 +8,7 @@ LAKE ?= lake
 # of its own, and would compile all it imports again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test test-slow test-plain release-check test-vllm lint bench chaos campaign torture audit sbom docs vllm clean clean-demo lock
+.PHONY: demo test test-slow test-real test-plain release-check test-vllm lint bench chaos campaign torture audit sbom docs vllm clean clean-demo lock
 
 demo: $(READY)
 	$(BIN)/geofix demo --lake $(LAKE)
@@ -20,6 +20,12 @@ test: lint
 # The tests that take minutes each.
 test-slow: $(READY)
 	$(BIN)/python -m pytest -m slow --durations 10
+
+# Against servers as others publish them, on loopback: a Panoramax. Skipped where Debian's PostgreSQL and PostGIS are not
+# installed (apt-get install postgresql postgresql-15-postgis-3).
+test-real: $(READY)
+	[ -x .real-servers/panoramax/bin/flask ] || $(BIN)/python -m infra.real_servers.panoramax .real-servers/panoramax install
+	$(BIN)/python -m pytest -m real -rs --durations 5 tests/real
 
 # A fresh environment with a plain `pip install .`, in which plan, collect, curate and review run without the extras.
 test-plain: $(READY)
