@@ -54,7 +54,7 @@ def register(app: typer.Typer) -> None:
         GROUP,
         [
             "geofix run --config my.yaml",
-            "geofix run --recipe spotagent --profile production --dry-run",
+            "geofix run --profile production --dry-run",
             "geofix run --from synthesize --snapshot 3c44bc07",
             "geofix run --to review",
         ],

@@ -27,7 +27,7 @@ def test_choices_are_lists() -> None:
     shown = schema("pipeline")
     assert shown["properties"]["first"]["enum"] == shown["properties"]["last"]["enum"] == list(STAGES)
     options = shown["definitions"]["RunOptions"]["properties"]
-    assert options["profile"]["anyOf"][0]["enum"] == ["miniature", "offline", "production"]
+    assert options["profile"]["anyOf"][0]["enum"] == ["miniature", "offline", "open", "production"]
     assert "spotagent" in options["recipe"]["anyOf"][0]["enum"]
 
 

@@ -38,7 +38,7 @@ def test_every_row_is_a_configuration(name: str, table: PaperTable) -> None:
     if not is_recipe(name):
         return
     for row in table.rows:
-        for profile in profile_names():
+        for profile in [one for one in profile_names() if one != "open"]:  # which asks no model
             settings = {**table.settings, **row.settings, **row.by_profile.get(profile, {})}
             chosen = [f"{field}={json.dumps(value)}" for field, value in settings.items()]
             config = load_config(recipe=name, profile=profile, overrides=chosen)

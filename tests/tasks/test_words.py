@@ -85,7 +85,11 @@ SHOWN: dict[str, set[str]] = {
 }
 # Prompts that no step of these recipes shows under these settings, and texts that are no prompts.
 NOT_SHOWN = {
-    *("tasks/recipes/geovista/form.py DIRECT", "tasks/recipes/smilegeo/form.py RULE"),
+    *(
+        "tasks/recipes/geoagent/form.py _AGREES",
+        "tasks/recipes/geovista/form.py DIRECT",
+        "tasks/recipes/smilegeo/form.py RULE",
+    ),
     *("tasks/recipes/smilegeo/form.py TOOLS", "tasks/recipes/spotmini/__init__.py BRIEFLY"),
     *("tasks/agent/model_probe.py _QUESTIONS", "tasks/agent/claims.py _LEFT_COUNTRIES", "tasks/agent/page.py _STYLE"),
     *("tasks/agent/recording.py _ANSWERS", "tasks/agent/recording.py _FACTS", "tasks/agent/toolbox.py NOT_RECORDED"),

@@ -104,7 +104,7 @@ def form_error(text: str) -> str | None:
     return None if len(parts) == 3 and parts[0] else "FinalAnswer is not 'Country; Region; Specific Location'"
 
 
-_AGREES = "The writing, the road markings, the poles and the plants beside the road all agree with it. " * 2
+_AGREES = "The road markings, the poles and the plants beside the road all agree with it. " * 3
 
 
 def gold(truth: Truth, decimals: int) -> str:
@@ -125,7 +125,7 @@ def reasoned_gold(truth: Truth, decimals: int) -> str:
     within = ("", f" in {address.country}", f" in {names[1]}, {address.country}")
     chain = {
         level: {
-            "Clues": [f"a sign that names {name}"],
+            "Clues": [],
             "Reasoning": f"The signs name {name}{where}. {_AGREES}",
             "Conclusion": f"{name}{where}",
             "Uncertainty": UNCERTAINTIES[0],

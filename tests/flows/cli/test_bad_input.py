@@ -76,7 +76,7 @@ def inside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ("options", "code", "words"),
     [
         (["--recipe", "spotagnt"], 2, ["unknown recipe 'spotagnt'", "did you mean 'spotagent'"]),
-        (["--profile", "prod"], 2, ["unknown profile 'prod'", "offline, production"]),
+        (["--profile", "prod"], 2, ["unknown profile 'prod'", "offline, open, production"]),
         (["--set", "plan.places=0"], 2, ["plan.places", "given 0", "must be a whole number, at least 1"]),
         (
             ["--set", "plan.places=many"],

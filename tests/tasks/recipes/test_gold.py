@@ -38,7 +38,7 @@ def embed(texts: Any) -> np.ndarray:
 
 def read_reasoning(role: str, system: str, question: str) -> dict[str, Any]:
     """A reader that repeats what the reasoning of each level says the signs name."""
-    country, region, place = re.findall(r"The signs name (.+?)\. The writing", question)
+    country, region, place = re.findall(r"The signs name (.+?)\. The road", question)
     region = region.removesuffix(f" in {country}")
     return {"country": country, "region": region, "place": place.removesuffix(f" in {region}, {country}")}
 

@@ -26,7 +26,7 @@ from tasks.recipes.spotagent import TOOLS as SPOTAGENT
 from tasks.services import Chat, connect, response_store
 from tasks.services.call_store import Begin, CallStore, process_owner
 from tasks.services.calls import CallLog
-from tasks.services.geocoder import Address, RecallingGeocoder
+from tasks.services.geocoder import Address, open_recalling
 from tasks.services.rate_budget import PROCESS_BUDGET, ProcessRateBudget
 from tasks.services.response_store import (
     Keep,
@@ -166,14 +166,14 @@ async def test_a_geocoder_is_asked_once(server, file):
     place = {"lat": "48.85", "lon": "2.35", "display_name": "Paris", "address": {"country": "France", "city": "Paris"}}
     store, connection = ResponseStore(file), server.connection("geocoder")
     server.says_json([place])
-    found = [await RecallingGeocoder(connection, store).search("Paris", limit) for limit in (1, 1, 2)]
+    found = [await open_recalling(connection, store).search("Paris", limit) for limit in (1, 1, 2)]
     assert found[0] == found[1] == found[2] and found[0][0].city == "Paris" and len(server.asked) == 2
     server.says_json(place)
-    assert [await RecallingGeocoder(connection, store).reverse(48.85, 2.35) for _ in range(2)] == [
+    assert [await open_recalling(connection, store).reverse(48.85, 2.35) for _ in range(2)] == [
         Address("France", "", "", "Paris")
     ] * 2
     server.says_json({"error": "Unable to geocode"})
-    assert [await RecallingGeocoder(connection, store).reverse(0.0, 0.0) for _ in range(2)] == [None, None]
+    assert [await open_recalling(connection, store).reverse(0.0, 0.0) for _ in range(2)] == [None, None]
     assert len(server.asked) == 4
 
 
