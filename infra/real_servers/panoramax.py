@@ -91,13 +91,13 @@ def _serve(folder: Path, home: Path, database: str) -> Iterator[PanoramaxServer]
     }
 
     def flask(*words: str) -> str:
-        command = [folder / "bin" / "flask", *words]
+        command = [str(folder / "bin" / "flask"), *words]
         return subprocess.run(command, check=True, env=env, capture_output=True, text=True).stdout
 
     flask("db", "upgrade")
     token = flask("default-account-tokens", "get").strip().splitlines()[-1]
     with (home / "log").open("wb") as log:
-        command = [folder / "bin" / "flask", "run", "--host", "127.0.0.1", "--port", str(port)]
+        command = [str(folder / "bin" / "flask"), "run", "--host", "127.0.0.1", "--port", str(port)]
         server = subprocess.Popen(command, env=env, stdout=log, stderr=log)
     url = f"http://127.0.0.1:{port}/api"
     try:
