@@ -26,7 +26,7 @@ FORM = """\
   "PreciseLocalization": {"Clues": ["..."], "Reasoning": "...", "Conclusion": "...", "Uncertainty": "..."}},
  "FinalAnswer": "Country; Region; Specific Location"}"""
 
-# Figure 7: both prompts in the paper's words. They differ in a few of them; where it is the same, the first's stand here.
+# Figure 7, in the paper's words; where its two prompts say the same, the first's stand here.
 EXPERT = """\
 You are an expert with rich experience in the field of geolocation, skilled at accurately locating the geographic \
 location of images through various clues in the images, such as traffic signs, architectural styles, natural \
