@@ -17,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -196,6 +197,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         rehearsal = Rehearsal(folder, settings_of_addresses(addresses))
         for recipe, title in {"once": "Once", **{name: RECIPES[name] for name in recipes}}.items():
             rehearsal.follow(recipe, script_of(page, title))
+            if recipe == "once":  # `geofix doctor` knocks at every door, without a key
+                for door in doors.values():
+                    door.refused = Counter({why: n for why, n in door.refused.items() if why.startswith("carries")})
     found = problems(recipes, folder, doors)
     print(*found, sep="\n")
     if options.folder is None and not found:

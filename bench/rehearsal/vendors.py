@@ -97,6 +97,8 @@ class Vendor:
             return JSONResponse(
                 {"object": "list", "data": [{"id": name, "object": "model"} for name in self.models]}
             ), b""
+        if scope["method"] != "POST":
+            return None, body
         request = json.loads(body)
         model = request.get("model")
         if model not in self.models:
