@@ -82,16 +82,18 @@ SMALLER = {
     "ingest.held_out=4000": "ingest.held_out=4",
     "learning.max_images=500": "learning.max_images=6",
 }
-# Commands that only show settings, or run what another recorded: what they read counts for `FOR_PEOPLE` alone.
+# Commands that only show settings, or run what another recorded: what they read counts for `FOR_PEOPLE` alone. Prices
+# count, for `geofix models` asks every role and says what that cost.
 SHOWING = ("models", "show", "approve", "doctor", "reproduce")
-FOR_PEOPLE = ("as_of", "source")  # of prices
+FOR_PEOPLE = ("as_of", "source", "prompt", "completion")  # of prices
 # Production-only settings that a run has no use for.
 UNUSED: dict[str, str] = {
     "offline|size": "of the offline world, which production does not serve",
-    "profile": "chooses a layer when settings are loaded",
-    "quality": "likewise",
+    "quality": "chooses a layer when settings are loaded",
     "plan|split|benchmark": "what train and validation leave; the three must sum to 1",
     "synthesize|also_images": "of `synthesize.also`, which production leaves empty",
+    "train|tiny|family": "of the base `tiny`, likewise the offline profile's",
+    "train|validation_attempts": "MAPBench and IMAGEO-2 are for training and test, none is for validation",
     "evaluate|swarm|learning|encoder_steps": "of the encoder `tiny`, which is the offline profile's",
 }
 # What stands for two programs: the extra that is installed exists, and the model that is downloaded is in the cache.
