@@ -34,6 +34,7 @@ KEYS = {
     "AMAP_KEY": "rehearsal4amap9c1d7e3f5a8b2c6d0e4f",
     "TAVILY_API_KEY": "tvly-rehearsal-Wd5kPs0yGh7RnC2l",
 }
+OWN_SERVERS = ("policy", "large", "llava", "embeddings")  # want no key
 REASONING = ("gpt-5", "o3")
 ANSWERERS = {"llava": "answerer-small", "gpt-4o-mini": "answerer-base", "Qwen/Qwen2.5": "answerer-base"}
 
@@ -125,7 +126,7 @@ def _offline_model(model: str, system: str, request: dict[str, Any]) -> str:
         return "consistency"
     if model.startswith("claude") and not sees:
         return "planner"
-    if model == "gpt-4.1":
+    if model == "gpt-4.1" or request.get("tools"):
         return "agent"
     if "235B" in model and "trajector" in json.dumps(request["messages"]):
         return "verifier"
@@ -190,7 +191,7 @@ def vendors(roles: dict[str, Any]) -> dict[str, Vendor]:
         Vendor("chat", chat, "OPENAI_API_KEY", models=models_of("chat")),
         Vendor("anthropic", chat, "ANTHROPIC_API_KEY", models=models_of("anthropic")),
         Vendor("google", chat, "GEMINI_API_KEY", OFFLINE_CHAT_KEY, models=models_of("google")),
-        *(Vendor(name, chat, models=models_of(name)) for name in ("policy", "large", "llava")),
+        *(Vendor(name, chat, models=models_of(name)) for name in OWN_SERVERS),
     ]
     return {one.name: one for one in listed}
 
@@ -223,6 +224,6 @@ def settings_of_addresses(at: dict[str, str]) -> list[str]:
         f"services.chat.base_url={at['chat']}/openai/v1",
         *(
             f"models.endpoints.{name}.base_url={at[name]}/openai/v1"
-            for name in ("anthropic", "google", "policy", "large", "llava")
+            for name in ("anthropic", "google", *OWN_SERVERS)
         ),
     ]
