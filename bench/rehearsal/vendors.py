@@ -222,8 +222,5 @@ def settings_of_addresses(at: dict[str, str]) -> list[str]:
         f"services.world_maps.pictures_url={at['world_maps']}/places",
         f"services.search.base_url={at['search']}/tavily",
         f"services.chat.base_url={at['chat']}/openai/v1",
-        *(
-            f"models.endpoints.{name}.base_url={at[name]}/openai/v1"
-            for name in ("anthropic", "google", *OWN_SERVERS)
-        ),
+        *(f"models.endpoints.{name}.base_url={at[name]}/openai/v1" for name in ("anthropic", "google", *OWN_SERVERS)),
     ]
