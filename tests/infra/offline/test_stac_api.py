@@ -100,10 +100,7 @@ def test_place_time_and_query_choose(served):
         {"datetime": "2023-02-31T00:00:00Z"},
         {"datetime": "2023-05-02T00:00:00Z/2023-05-01T00:00:00Z"},
         {"query": {"eo:cloud_cover": {"about": 3}}},
-        {"query": {"nonsense": {"lt": 3}}},
         {"filter": "eo:cloud_cover < 10", "filter-lang": "cql2-text"},
-        {"token": "next:nowhere"},
-        {"token": "next:sentinel-2-l2a:S2A_nothing"},
         {"fields": {"include": ["id"]}},
         [],
     ],
@@ -113,6 +110,13 @@ def test_what_is_wrong_or_unsupported_is_refused_in_plain_text(served, body):
     assert response.status_code == 400
     assert response.headers["content-type"].startswith("text/plain")
     assert response.text
+
+
+def test_what_pgstac_passes_over_is_passed_over_and_its_error_is_its_error(served):
+    assert post(served, query={"nonsense": {"lt": 3}}).json()["features"] == []
+    assert len(features(served, bbox=BERLIN, limit=3, nonsense=1)) == 3
+    for token in ("next:nowhere", "next:sentinel-2-l2a:S2A_nothing"):
+        assert post(served, token=token).status_code == 500
 
 
 def test_a_box_over_the_date_line(served):
