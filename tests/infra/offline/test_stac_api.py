@@ -112,13 +112,6 @@ def test_what_is_wrong_or_unsupported_is_refused_in_plain_text(served, body):
     assert response.text
 
 
-def test_what_pgstac_passes_over_is_passed_over_and_its_error_is_its_error(served):
-    assert post(served, query={"nonsense": {"lt": 3}}).json()["features"] == []
-    assert len(features(served, bbox=BERLIN, limit=3, nonsense=1)) == 3
-    for token in ("next:nowhere", "next:sentinel-2-l2a:S2A_nothing"):
-        assert post(served, token=token).status_code == 500
-
-
 def test_a_box_over_the_date_line(served):
     items = features(served, bbox=[178.0, -18.5, -179.0, -16.5], limit=40)
     zones = {item["properties"]["s2:mgrs_tile"][:2] for item in items}
