@@ -51,6 +51,6 @@ def install(folder: Path, name: str) -> None:
         return
     pip("--no-deps", GEOVISIO)
     listing = "import importlib.metadata as m; print(*m.requires('geovisio'), sep='\\n')"
-    command = [home / "bin" / "python", "-c", listing]
+    command: list[str | Path] = [home / "bin" / "python", "-c", listing]
     lines = subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()
     pip(*(_UPSTREAM if line.startswith(_FORK) else line for line in lines if "extra ==" not in line))

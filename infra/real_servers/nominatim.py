@@ -25,7 +25,7 @@ def serving(folder: Path, home: Path, database: Postgres) -> Iterator[str]:
         NOMINATIM_DATABASE_WEBUSER="nominatim_web",
         NOMINATIM_IMPORT_STYLE="full",
     )
-    command = [nominatim, "import", "--osm-file", "map.osm", "--threads", "2"]
+    command: list[str | Path] = [nominatim, "import", "--osm-file", "map.osm", "--threads", "2"]
     with (home / "import.log").open("wb") as log:
         subprocess.run(command, check=True, env=env, cwd=project, stdout=log, stderr=log)
     url = f"http://127.0.0.1:{port}"

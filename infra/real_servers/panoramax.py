@@ -50,6 +50,6 @@ def serving(folder: Path, home: Path, database: Postgres) -> Iterator[PanoramaxS
         [flask, "default-account-tokens", "get"], check=True, env=env, capture_output=True, text=True
     )
     url = f"http://127.0.0.1:{port}/api"
-    command = [flask, "run", "--host", "127.0.0.1", "--port", str(port)]
+    command: list[str | Path] = [flask, "run", "--host", "127.0.0.1", "--port", str(port)]
     with running(command, f"{url}/configuration", home / "panoramax.log", env):
         yield PanoramaxServer(url, tokens.stdout.strip().splitlines()[-1], pictures)

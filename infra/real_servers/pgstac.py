@@ -26,7 +26,7 @@ class PgstacServer:
         """Put `collections` or `items` there; those of the same id are replaced."""
         file = self.home / f"{kind}.ndjson"
         file.write_text("".join(json.dumps(row) + "\n" for row in rows))
-        command = [self.pypgstac, "load", kind, file, "--method", "upsert"]
+        command: list[str | Path] = [self.pypgstac, "load", kind, file, "--method", "upsert"]
         subprocess.run(command, check=True, env=self.env, capture_output=True)
 
 
@@ -39,7 +39,13 @@ def serving(folder: Path, home: Path, database: Postgres) -> Iterator[PgstacServ
     database.sql("create database pgstac")
     subprocess.run([pypgstac, "migrate"], check=True, env=env, capture_output=True)
     url = f"http://127.0.0.1:{port}"
-    command = [pypgstac.with_name("uvicorn"), "stac_fastapi.pgstac.app:create_app", "--factory", "--host", "127.0.0.1"]
+    command: list[str | Path] = [
+        pypgstac.with_name("uvicorn"),
+        "stac_fastapi.pgstac.app:create_app",
+        "--factory",
+        "--host",
+        "127.0.0.1",
+    ]
     command += ["--port", str(port), "--log-level", "warning"]
     with running(command, f"{url}/", home / "pgstac.log", env):
         yield PgstacServer(url, home, pypgstac, env)

@@ -25,7 +25,16 @@ class Postgres:
         return {"PGHOST": "127.0.0.1", "PGPORT": str(self.port), "PGUSER": "postgres", "PGPASSWORD": "none"}
 
     def sql(self, statement: str, database: str = "postgres") -> None:
-        command = [self.programs / "psql", "-q", "-v", "ON_ERROR_STOP=1", "-d", database, "-c", statement]
+        command: list[str | Path] = [
+            self.programs / "psql",
+            "-q",
+            "-v",
+            "ON_ERROR_STOP=1",
+            "-d",
+            database,
+            "-c",
+            statement,
+        ]
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env=environment(**self.variables))
 
     def address(self, database: str) -> str:

@@ -21,7 +21,13 @@ def serving(folder: Path, home: Path) -> Iterator[dict[str, str]]:
     identity = {"name": "loopback", "credentials": credentials, "actions": ["Admin", "Read", "Write", "List"]}
     config.write_text(json.dumps({"identities": [identity]}))
     port, grpc, *ports = free_ports(2 + len(_PORTS))
-    command = [program(folder, "seaweedfs"), "server", "-ip=127.0.0.1", "-ip.bind=127.0.0.1", f"-dir={objects}"]
+    command: list[str | Path] = [
+        program(folder, "seaweedfs"),
+        "server",
+        "-ip=127.0.0.1",
+        "-ip.bind=127.0.0.1",
+        f"-dir={objects}",
+    ]
     command += [f"-{name}={number}" for name, number in zip(_PORTS, ports, strict=True)]
     command += ["-filer", "-s3", f"-s3.port={port}", f"-s3.port.grpc={grpc}", f"-s3.config={config}"]
     command += ["-s3.port.iceberg=0", "-s3.port.lance=0", "-volume.max=20", "-master.volumeSizeLimitMB=64"]
