@@ -8,6 +8,7 @@ Debian's packages are installed by you: `apt-get install` those of `environments
 
 import argparse
 import contextlib
+import signal
 import sys
 import time
 from pathlib import Path
@@ -33,6 +34,7 @@ def main() -> None:
     for name in names:
         if (needed := missing(folder, name)) is not None:
             sys.exit(f"{name} needs {needed}")
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # the servers end with it, however it is ended
     with contextlib.ExitStack() as stack, contextlib.suppress(KeyboardInterrupt):
         home = stack.enter_context(home_of_servers())
         if "seaweedfs" in names:
