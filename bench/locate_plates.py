@@ -11,6 +11,7 @@ Controls: the same pictures whose boards are without a word, and every answer me
 
 import argparse
 import json
+import random
 import subprocess
 import sys
 import tempfile
@@ -26,14 +27,15 @@ import numpy as np
 from bench.goals import Goal, judge
 from infra.offline.render import encode, paint
 from infra.offline.render.signs import SeenSign
-from infra.offline.world import World
-from infra.pretrain.panoramas import LEAST_LETTERS_PX, WORLD_SIZE, choose
-from infra.pretrain.pictures import FREE
+from infra.offline.world import ImageRecord, World
+from infra.pretrain.boards import readable
+from infra.pretrain.pictures import FREE, clear_images, is_held_out
 from tasks.geo.distance import distance_km
 from tasks.reward.metrics import share
 from tasks.train.packaged import AGENT
 
-SEED, PICTURES, NEAR_KM = 8, 100, 25.0
+SEED, WORLD_SIZE, PICTURES, NEAR_KM = 8, 20_000, 100, 25.0
+LEAST_LETTERS_PX = 14.0
 GOAL = 0.30
 PORT = 18_760  # not the one at which a world of seed 7 may be running
 
@@ -41,6 +43,19 @@ PORT = 18_760  # not the one at which a world of seed 7 may be running
 @lru_cache(maxsize=1)
 def _world() -> World:
     return World(SEED, WORLD_SIZE)
+
+
+def held_out_panoramas(count: int) -> list[ImageRecord]:
+    """One panorama each of `count` places with a street name in Latin letters, of held-out cells."""
+    order = list(range(_world().size))
+    random.Random("0 True").shuffle(order)
+    chosen: list[ImageRecord] = []
+    for index in order:
+        place = _world().sign_texts(index)
+        if len(chosen) < count and is_held_out(place) and readable(place.street):
+            panoramas = [image for image in clear_images(_world(), index) if image.is_pano]
+            chosen += [image for image in panoramas if image.condition == "clear"][:1]
+    return chosen
 
 
 def painted(task: tuple[str, str]) -> str | None:
@@ -60,7 +75,7 @@ def painted(task: tuple[str, str]) -> str | None:
 
 def pictures(folder: Path, count: int) -> list[str]:
     """Ids of the first `count` held-out panoramas with a readable plate, their files in the folder."""
-    records = choose(_world(), 4 * count, held_out=True, seed=0)
+    records = held_out_panoramas(4 * count)
     found: list[str] = []
     with ProcessPoolExecutor(mp_context=get_context("fork")) as painters:
         for start in range(0, len(records), 16):

@@ -1,193 +1,334 @@
-"""A miniature that learns: a base that sees, answers at once, then zoom, read, geocode and answer, Pass@K and GRPO.
+"""The miniature by the product's own stages: plan, collect, curate, review, synthesize, train, Pass@K, GRPO, evaluate.
 
-`python -m bench.miniature [--size tiny|gpu] [--base sees-2] [--seeds 0,1,2] [--minutes 25]`: base and pictures once,
-then for each seed stages (SFT, cold start on few trajectories and on all), passk, grpo (learnable pictures), random
-(any pictures), and what each model finds. A piece is a process of its own, several run side by side; each is kept
-when it is done (folder `geofix-miniature` among the temporary files, or GEOFIX_MINIATURE) and left out the next time.
-None is begun after `--minutes`, and GRPO ends its steps before. `--size tiny` runs on a CPU and shows that the pieces
-work, not that anything is learned. docs/it-learns.md has the figures.
+`python -m bench miniature [--set KEY=VALUE] [--minutes 25]`: `geofix` commands on one lake in the folder
+`geofix-miniature` (GEOFIX_MINIATURE), with recipe spotmini and profile miniature. Every command goes on where it was
+stopped, so the benchmark may be killed and begun again. The models after SFT and cold start are evaluated beside
+Pass@K, and GRPO takes as many steps as fit into the minutes. Tables and the phases' weights are written to the folder
+`results` as they come, a few MB to take away from a lent machine; `--trained RESULTS` measures the models of such a
+folder again, on places collected anew, in place of training. What is read from the lake at the end is judged: each
+phase against the one before and against controls.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import multiprocessing
 import os
-import shutil
+import subprocess
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from bench.miniature_report import report
-from bench.miniature_size import SIZES, Size
-from bench.qwen_gpu import NOT_RUN, no_gpu
-from tasks.train import packaged
+import numpy as np
+import polars as pl
+
+from bench.goals import Goal, judge
+from bench.offline_server import offline_server
+from infra.pretrain.rehearsal import write_rehearsal
+from schemas.load import load_config
+from tasks import review
+from tasks.geo.distance import distance_km
+from tasks.lake import Commit, Lake
+from tasks.recipes.spotagent.reward import reward_at
+from tasks.reward.metrics import share
+from tasks.train.packaged import FILES, NAME, SHARED, pack_base, unpack_base
+
+HELD_OUT = 1000  # places, at least
+RECIPE = "spotmini"
+RESAMPLES = 2000
+REHEARSED = 2400  # plates read and results quoted among the lessons, of another world
+PHASES = ("sft", "cold_start", "grpo")
+TAKEN = (
+    "labels",
+    "trajectories",
+    "attempts",
+    "regimes",
+    "models",
+    "training_steps",
+    "predictions",
+    "scores",
+    "groundings",
+    "deliberations",
+    "score_pairs",
+)
+EVALUATION_S, STEP_S = 340.0, 3.0  # of a GPU machine: what is left for the end, and what a step of GRPO takes at most
+LEAST_STEPS = 20
+SAMPLED = 4  # replies at temperature 1 for each place: GRPO raises their mean, and the luck of one weighs less
 
 
-@dataclass(frozen=True)
-class Piece:
-    """A part of the work, which it needs done before, and what does it."""
+@dataclass
+class Chain:
+    """Commands on one lake, each done once however often the benchmark is begun."""
 
-    name: str
-    after: tuple[str, ...]
-    run: Callable[[], dict[str, Any]]
+    root: Path
+    options: list[str]
+    until: float  # of the monotonic clock
+
+    @property
+    def lake(self) -> Path:
+        return self.root / "lake"
+
+    def run(self, name: str, verb: str, *settings: str) -> bool:
+        """Whether the command is done."""
+        mark = self.root / f"{name.replace(' ', '-')}.done"
+        if mark.exists():
+            return True
+        began = time.monotonic()
+        if began > self.until:
+            print(f"   {name}: not begun in time; run the same command again", flush=True)
+            return False
+        words = [word for one in settings for word in ("--set", one)]
+        command = [sys.executable, "-m", "flows.cli", *verb.split(), "--lake", str(self.lake), *self.options, *words]
+        log = self.root / f"{name.replace(' ', '-')}.log"
+        with log.open("a", encoding="utf-8") as file:
+            code = subprocess.run(command, stdout=file, stderr=file, check=False).returncode
+        if code not in (0, 3):
+            tail = log.read_text(encoding="utf-8").splitlines()[-5:]
+            print(f"   {name}: exit code {code}\n   " + "\n   ".join(tail), flush=True)
+            return False
+        mark.write_text(f"{time.monotonic() - began:.0f} s\n", encoding="utf-8")
+        print(f"   {name}: {time.monotonic() - began:.0f} s", flush=True)
+        return True
+
+    def evaluate(self, name: str, policies: Sequence[str]) -> bool:
+        """With tools, likeliest and sampled, but for SFT, after which a model knows none; and without."""
+        with_tools = ", ".join(one for one in policies if one != "sft")
+        is_done = self.run(
+            f"evaluate {name}",
+            "evaluate",
+            f"evaluate.policies=[{with_tools}]",
+            f"evaluate.scaling.policies=[{with_tools}]",
+            f"evaluate.scaling.n={SAMPLED}",
+            "evaluate.scaling.top_p=1.0",
+            "evaluate.scaling.top_k=1024",  # the base's whole vocabulary
+        ) and self.run(
+            f"evaluate {name} without tools",
+            "evaluate",
+            f"evaluate.policies=[{', '.join(policies)}]",
+            "evaluate.tools=[]",
+        )
+        self.take()
+        return is_done
+
+    def grpo_steps(self) -> int:
+        """Steps that fit into the time that is left, at most those of the profile; the same when begun again."""
+        file = self.root / "grpo-steps"
+        if not file.exists():
+            fit = (self.until - time.monotonic() - EVALUATION_S) / STEP_S
+            most = load_config(profile="miniature").train.grpo.max_steps or LEAST_STEPS
+            file.write_text(str(max(LEAST_STEPS, min(most, int(fit)))), encoding="utf-8")
+        return int(file.read_text(encoding="utf-8"))
+
+    def bring(self, results: Path) -> None:
+        """Put the models of an earlier run into the lake; SystemExit if they were taught pictures held out here."""
+        lake = Lake(self.lake)
+        # By their bytes: a picture's id holds the server's address, which is another one here.
+        taught = pl.read_parquet(results / "labels.parquet").filter(pl.col("split") == "train")["sha256"]
+        held_out = lake.read("labels").filter(pl.col("split") == "benchmark")["sha256"]
+        if shared := len(set(taught) & set(held_out)):
+            raise SystemExit(f"{results}: {shared} held-out pictures of this lake were among its training pictures")
+        models = pl.read_parquet(results / "models.parquet").filter(pl.col("training_stage").is_in(PHASES))
+        models = models.sort("written_at").unique("training_stage", keep="last")
+        for phase, checkpoint in models.select("training_stage", "checkpoint").iter_rows():
+            unpack_base(results / f"{phase}.safetensors", lake.blobs.local(checkpoint), FILES[NAME])
+        lake.upsert("models", models.to_dicts(), Commit("bench-miniature", 1))
+
+    def take(self) -> None:
+        """Tables and weights as small files: a lent machine may be gone before the end."""
+        results, lake = self.root / "results", Lake(self.lake, read_only=True)
+        results.mkdir(exist_ok=True)
+        for name in TAKEN:
+            lake.read(name).write_parquet(results / f"{name}.parquet", compression="zstd")
+        for row in lake.read("models").iter_rows(named=True):
+            file = results / f"{row['training_stage']}.safetensors"
+            if row["training_stage"] in PHASES and not file.exists():
+                pack_base(lake.blobs.pull(row["checkpoint"]), file, leave_out=SHARED)
 
 
 def main(arguments: Sequence[str] = ()) -> int:
-    """Run the pieces that are not done yet; the exit code says whether the figures hold."""
-    parser = argparse.ArgumentParser(prog="python -m bench.miniature", description=__doc__)
-    parser.add_argument("--size", choices=SIZES, default="gpu")
-    parser.add_argument("--base", choices=[packaged.NAME], help="the packaged base, in place of pretraining one")
-    parser.add_argument("--seeds", default="0,1,2")
-    parser.add_argument("--random", help="seeds of which GRPO on random pictures is tried too (default: all)")
-    parser.add_argument("--minutes", type=float, default=25.0, help="after which no further piece is begun")
-    for name, kind, said in (
-        ("practice", int, "places asked for pictures to practise on"), ("held-out", int, "places to measure on"),
-        ("grpo-rate", float, "of GRPO's steps"),
-    ):  # fmt: skip
-        parser.add_argument(f"--{name}", type=kind, help=f"{said}, in place of the size's own")
-    parser.add_argument("--product", action="store_true", help="by `geofix` commands: bench/miniature_product.py")
-    parser.add_argument("--trained", type=Path, metavar="RESULTS", help="of the product: measure models trained before")
-    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="of the product's settings")
-    parser.add_argument("--processes", type=int, help="pieces side by side (default: 9 on a GPU, else 1)")
+    parser = argparse.ArgumentParser(prog="python -m bench miniature", description=__doc__)
+    parser.add_argument("--minutes", type=float, default=25.0, help="after which no further command is begun")
+    parser.add_argument("--trained", type=Path, metavar="RESULTS", help="measure models that were trained before")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="a setting of all commands")
     options = parser.parse_args(list(arguments))
-    if options.product:
-        from bench.miniature_product import run as run_product
-
-        return run_product(options.set, options.minutes, options.trained)
-    os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")  # asks without opening the GPU: pieces are forked
-    if options.size != "tiny" and no_gpu():
-        return NOT_RUN
-    size, seeds = SIZES[options.size], [int(one) for one in options.seeds.split(",")]
-    tried = {int(one) for one in (options.random or options.seeds).split(",")}
-    arms = {"grpo": seeds, "random": [seed for seed in seeds if seed in tried]}
-    asked = {name: getattr(options, name) for name in ("practice", "held_out", "grpo_rate")}
-    size = replace(size, **{name: value for name, value in asked.items() if value is not None})
-    root = Path(os.environ.get("GEOFIX_MINIATURE") or Path(tempfile.gettempdir()) / "geofix-miniature")
-    folder = root / size.name
-    folder.mkdir(parents=True, exist_ok=True)
-    until = time.monotonic() + 60 * options.minutes
-    done = work(
-        folder, pieces(folder, size, arms, options.base, until), options.processes or (9 if size.base_s else 1), until
-    )
-    return report(folder, seeds) if done else 1
+    return run(options.set, options.minutes, options.trained)
 
 
-def pieces(folder: Path, size: Size, arms: dict[str, list[int]], named: str | None, until: float) -> list[Piece]:
-    """Everything there is to do, in an order in which it can be done."""
-    from bench import miniature_pieces as its
+def run(changed: Sequence[str], minutes: float, trained: Path | None = None) -> int:
+    """Every command that is not done yet, then the figures; the exit code says whether they hold."""
+    root = Path(os.environ.get("GEOFIX_MINIATURE") or Path(tempfile.gettempdir()) / "geofix-miniature") / "product"
+    root.mkdir(parents=True, exist_ok=True)
+    until = time.monotonic() + 60 * minutes
+    rehearsal = root / "rehearsal.parquet"
+    writing = threading.Thread(target=_rehearse, args=(rehearsal,))
+    if trained is None:
+        writing.start()  # training wants it first
+    processes = str(max(1, (os.cpu_count() or 1) - 2))
+    size = load_config(profile="miniature").offline.size
+    # One world for all commands: two of them run at once, and each start takes seconds.
+    with offline_server("--size", str(size), "--processes", processes, shared=True) as world:
+        own = [f"offline.port={world.url.rpartition(':')[2]}", f"train.rehearsal.file={rehearsal}", *changed]
+        options = ["--profile", "miniature", "--recipe", RECIPE]
+        chain = Chain(root, options + [word for one in own for word in ("--set", one)], until)
+        if not chain.run("data", "run --to review"):
+            return 1
+        approve_newest(Lake(chain.lake))
+        if trained is not None:
+            chain.bring(trained)
+            return report(Lake(chain.lake)) if chain.evaluate("all", PHASES) else 1
+        if not chain.run("synthesize", "synthesize"):
+            return 1
+        writing.join()
+        if not chain.run("sft and cold start", "train", "train.phases=[sft, cold_start]"):
+            return 1
+        chain.take()
+        beside = threading.Thread(target=chain.evaluate, args=("sft and cold start", ("sft", "cold_start")))
+        beside.start()
+        try:
+            is_done = chain.run("Pass@K", "difficulty") and chain.run(
+                "GRPO", "train", f"train.grpo.max_steps={chain.grpo_steps()}"
+            )
+        finally:
+            beside.join()
+            chain.take()
+        if not is_done or not chain.evaluate("all", PHASES):
+            return 1
+    return report(Lake(chain.lake))
 
-    ground, seeds = its.Ground(size, until), arms["grpo"]
-    found = [
-        Piece("base", (), partial(base, folder, size, named)),
-        Piece("train", (), partial(its.train, folder, ground)),
-        Piece("views", ("train",), partial(its.views, folder, ground)),
-        Piece("practice", ("views",), partial(its.pictures, folder, ground, "practice")),
-        Piece("held", ("practice",), partial(its.pictures, folder, ground, "held")),
-        Piece("blank", ("held",), partial(its.pictures, folder, ground, "blank")),
-    ]
-    for before, field in zip(("blank", *ground.further), ground.further.values(), strict=False):
-        found.append(Piece(field.name, (before,), partial(its.further, folder, field)))
-    # Those that others wait for come first: they are begun first.
-    found += [Piece(f"stages-{seed}", ("base", "views"), partial(its.stages, folder, ground, seed)) for seed in seeds]
-    for seed in seeds:
-        tried = tuple(f"passk-{seed}-{part}" for part in range(size.parts))
-        found += [
-            Piece(name, (f"stages-{seed}", "practice"), partial(its.passk, folder, ground, seed, part))
-            for part, name in enumerate(tried)
-        ]
-        found += [
-            Piece(f"{name}-train-{seed}", (*tried, "practice"), partial(its.grpo, folder, ground, seed, name))
-            for name in arms
-            if seed in arms[name]
-        ]
-    for name, measure in (("sft", its.sft), ("more", its.more)):
-        found += [
-            Piece(f"{name}-{seed}", (f"stages-{seed}", "held"), partial(measure, folder, ground, seed))
-            for seed in seeds
-        ]
-    for arm, made, controls in (
-        ("cold", "stages", "controls"),
-        *((arm, f"{arm}-train", f"controls-{arm}") for arm in arms),
-    ):
-        for seed in arms.get(arm, seeds):
-            model, after = f"{arm}-{seed}", f"{made}-{seed}"
-            found.append(Piece(model, (after, "held"), partial(its.agent, folder, ground, model)))
-            found += [
-                Piece(
-                    f"{model}-in-{field.name}", (after, field.name), partial(its.abroad, folder, ground, model, field)
-                )
-                for field in ground.further.values()
+
+def _rehearse(file: Path) -> None:
+    if not file.exists():
+        write_rehearsal(file, REHEARSED, seed=101)
+
+
+def approve_newest(lake: Lake) -> None:
+    """Approve the snapshot that review did not, saying which checks it failed."""
+    newest = lake.read("snapshots").sort("written_at").to_dicts()[-1]
+    if newest["status"] != "approved":
+        print(f"   snapshot {newest['snapshot_id'][:12]} is {newest['status']}, approved by force", flush=True)
+        review.approve(lake, newest["snapshot_id"], "bench miniature", "to measure training", force=True)
+
+
+def report(lake: Lake) -> int:
+    """The figures of every phase and control on the benchmark, judged."""
+    trajectories = lake.read("trajectories").filter(pl.col("recipe") == RECIPE)
+    if trajectories.height:  # models that were brought have none here
+        kept = trajectories.filter(pl.col("verdict") == "kept").height
+        regimes = lake.read("regimes")
+        print(f"   trajectories: {kept} kept of {trajectories.height}; Pass@K kept {regimes.filter('kept').height} of "
+              f"{regimes.height} pictures")  # fmt: skip
+    asked, drawn = predictions(lake), sampled(lake)
+    goals: list[Goal] = []
+    before: dict[str, float] | None = None
+    for phase in PHASES:
+        errors = asked.get((phase, phase != "sft"))  # after SFT it answers at once
+        if errors is None:
+            goals.append(Goal(f"{phase} was measured", 0, at_least=1))
+            continue
+        found = share("acc@25km", int((errors["km"] <= 25).sum()), errors.height)
+        rewards = np.array([reward_at(one) if one is not None else 0.0 for one in errors["km"]])
+        low, high = mean_interval(rewards)
+        print(f"   {phase}: within 25 km {found.value:.1%} ({found.low:.1%}-{found.high:.1%}), reward "
+              f"{rewards.mean():.3f} ({low:.3f}-{high:.3f}), {errors.height} places")  # fmt: skip
+        goals.append(Goal(f"{phase}: held-out places", errors.height, at_least=HELD_OUT))
+        if before is not None:
+            # Places differ more than phases do, so what is judged is the difference at the same places.
+            both = [
+                (one, before[name]) for name, one in zip(errors["image_id"], rewards, strict=True) if name in before
             ]
-            if arm != "random":
-                found.append(
-                    Piece(f"{controls}-{seed}", (after, "blank"), partial(its.controls, folder, ground, seed, arm))
-                )
-    found.append(Piece("untrained", ("base", "held"), partial(its.untrained, folder, ground)))
+            more = np.array([after - earlier for after, earlier in both])
+            least, most = mean_interval(more)
+            print(f"      reward over the phase before: {more.mean():+.3f} ({least:+.3f} to {most:+.3f})")
+            goals.append(Goal(f"{phase}: reward over the phase before, low end", least, at_least=1e-9))
+        before = dict(zip(errors["image_id"], rewards, strict=True))
+        goals += sampled_gain(phase, drawn)
+        if phase != "sft":
+            goals += controls(phase, errors, asked.get((phase, False)), found.low or 0.0)
+    return judge(goals)
+
+
+def sampled_gain(phase: str, drawn: dict[str, pl.DataFrame]) -> list[Goal]:
+    """What replies drawn at temperature 1 earn on average, and how much more than those of the phase before."""
+    if phase not in drawn:
+        return []
+    mine = drawn[phase]
+    found, earned = (mine[name].to_numpy() for name in ("found", "reward"))
+    low, high = mean_interval(earned)
+    print(f"      {SAMPLED} sampled replies a place: within 25 km {found.mean():.1%}, reward "
+          f"{earned.mean():.3f} ({low:.3f}-{high:.3f})")  # fmt: skip
+    earlier = drawn.get(PHASES[PHASES.index(phase) - 1])
+    if earlier is None:
+        return []
+    more = mine.join(earlier, on="image_id", suffix="_before")
+    difference = (more["reward"] - more["reward_before"]).to_numpy()
+    low, high = mean_interval(difference)
+    print(f"      their reward over the phase before: {difference.mean():+.3f} ({low:+.3f} to {high:+.3f})")
+    return [Goal(f"{phase}: reward of sampled replies over the phase before, low end", low, at_least=1e-9)]
+
+
+def controls(phase: str, errors: pl.DataFrame, without: pl.DataFrame | None, low: float) -> list[Goal]:
+    """A phase against its answers to pictures of other places, and against itself without tools.
+
+    An answer follows from the picture alone, so the answer to another place's picture is the answer that is there
+    already: it is measured against this place.
+    """
+    goals = []
+    turned = np.roll(np.arange(errors.height), errors.height // 2)
+    lat, lon = (errors[name].to_numpy() for name in ("lat", "lon"))
+    others = distance_km(lat[turned], lon[turned], errors["true_lat"].to_numpy(), errors["true_lon"].to_numpy())
+    swapped = share("acc@25km", int((np.nan_to_num(others, nan=np.inf) <= 25).sum()), errors.height)
+    print(f"      pictures of other places: {swapped.value:.1%} (to {swapped.high:.1%})")
+    goals.append(Goal(f"{phase}: low end above pictures of other places", low, at_least=(swapped.high or 0.0) + 1e-9))
+    if without is not None:
+        alone = share("acc@25km", int((without["km"] <= 25).sum()), without.height)
+        print(f"      no tools: {alone.value:.1%} (to {alone.high:.1%})")
+        goals.append(Goal(f"{phase}: low end above no tools", low, at_least=(alone.high or 0.0) + 1e-9))
+    return goals
+
+
+def predictions(lake: Lake) -> dict[tuple[str, bool], pl.DataFrame]:
+    """(phase, with tools) -> picture, km, lat, lon and the truth of every answer, in one order of pictures."""
+    phases = dict(lake.read("models").select("model_id", "training_stage").iter_rows())
+    truth = lake.read("labels", columns=["image_id", "lat", "lon"]).rename({"lat": "true_lat", "lon": "true_lon"})
+    rows = lake.read("predictions").join(truth, on="image_id").sort("image_id")
+    found = {}
+    for (policy, tools), some in rows.group_by("policy", "tools", maintain_order=True):
+        phase = phases.get(str(policy).partition(":")[2])
+        if phase is not None:
+            figures = some.select("image_id", pl.col("error_km").alias("km"), "lat", "lon", "true_lat", "true_lon")
+            found[phase, tools != "none"] = figures
     return found
 
 
-def work(folder: Path, listed: Sequence[Piece], processes: int, until: float) -> bool:
-    """Run what is not done, each in a forked process, as soon as what it needs is done; whether all of it is."""
-    began = time.monotonic()
-    context = multiprocessing.get_context("fork")  # a world and a geocoder are too large to be made for each piece
-    waiting = [one for one in listed if not (folder / f"{one.name}.json").is_file()]
-    running: dict[str, Any] = {}
-    failed = False
-    while waiting or running:
-        for name, process in list(running.items()):
-            if not process.is_alive():
-                del running[name]
-                failed = failed or process.exitcode != 0
-                print(
-                    f"[{time.monotonic() - began:5.0f}] {name}: {'done' if not process.exitcode else 'failed'}",
-                    flush=True,
-                )
-        if failed or time.monotonic() > until:
-            waiting = []
-        ready = [one for one in waiting if all((folder / f"{name}.json").is_file() for name in one.after)]
-        for one in ready[: processes - len(running)]:
-            waiting.remove(one)
-            running[one.name] = context.Process(target=_run, args=(folder, one))
-            running[one.name].start()
-        if not running:
-            break
-        time.sleep(0.2)
-    return all((folder / f"{one.name}.json").is_file() for one in listed)
+def sampled(lake: Lake) -> dict[str, pl.DataFrame]:
+    """Phase -> picture, and over the replies that were drawn at it the mean reward and the share within 25 km."""
+    phases = dict(lake.read("models").select("model_id", "training_stage").iter_rows())
+    truth = {row[0]: row[1:] for row in lake.read("labels", columns=["image_id", "lat", "lon"]).iter_rows()}
+    rows: dict[str, list[dict[str, object]]] = {}
+    told = lake.read("deliberations").filter(pl.col("method") == "pass@1").sort("image_id")
+    for policy, image, text in told.select("policy", "image_id", "attempts_json").iter_rows():
+        km = [
+            float("inf") if one["lat"] is None else float(distance_km(one["lat"], one["lon"], *truth[image]))
+            for one in json.loads(text)
+        ]
+        phase = phases[policy.partition(":")[2].partition(" ")[0]]
+        earned = float(np.mean([reward_at(one) for one in km]))
+        rows.setdefault(phase, []).append(
+            {"image_id": image, "reward": earned, "found": float(np.mean([one <= 25 for one in km]))}
+        )
+    return {phase: pl.DataFrame(some) for phase, some in rows.items()}
 
 
-def _run(folder: Path, piece: Piece) -> None:
-    began = time.monotonic()
-    import torch
-
-    torch.set_num_threads(1)
-    found = {**piece.run(), "seconds": round(time.monotonic() - began, 1)}
-    unfinished = folder / f"{piece.name}.partial"
-    unfinished.write_text(json.dumps(found), encoding="utf-8")
-    unfinished.rename(folder / f"{piece.name}.json")
-
-
-def base(folder: Path, size: Size, named: str | None) -> dict[str, Any]:
-    """The base in `folder/base`: the packaged one, or a newly pretrained one."""
-    shutil.rmtree(folder / "base", ignore_errors=True)  # of a run that ended before its figures were written
-    if named is None and size.base_s:
-        from infra.pretrain.__main__ import main as pretrain
-
-        if pretrain([str(folder / "base"), "--seconds", str(size.base_s)]):
-            raise SystemExit(1)
-        found: dict[str, Any] = json.loads((folder / "base" / "figures.json").read_text(encoding="utf-8"))
-        wanted = ("signs", "signs_shuffled", "attributes", "attributes_shuffled", "boxes", "quotes")
-        return {name: found[name] for name in wanted}
-    from tasks.train.opening import base_folder
-
-    shutil.copytree(base_folder(named or packaged.NAME), folder / "base")
-    return {"packaged": named or packaged.NAME}
+def mean_interval(values: np.ndarray) -> tuple[float, float]:
+    """A 95 % bootstrap interval of the mean."""
+    rng = np.random.default_rng(0)
+    means = [values[rng.integers(0, len(values), len(values))].mean() for _ in range(RESAMPLES)]
+    low, high = np.quantile(means, (0.025, 0.975))
+    return float(low), float(high)
 
 
 if __name__ == "__main__":

@@ -24,13 +24,13 @@ from schemas.settings.satellite import SatelliteSettings
 from schemas.settings.services import StacEndpoint
 from tasks.collect.satellite.choice import choose, owners
 from tasks.collect.satellite.mosaic import Mosaic, Reading, put_together, read_layers
-from tasks.services import Stac
 from tasks.services.sentinel.cog import open_cog
 from tasks.services.sentinel.grid import Grid
 from tasks.services.sentinel.layers import Layer, clouds
 from tasks.services.sentinel.raster import whole
 from tasks.services.sentinel.scenes import read_scene
 from tasks.services.sentinel.tone import from_bands, jpeg, shown
+from tasks.services.stac import Stac
 from tasks.services.transport import Connection
 
 SIZE, ROUNDS = 2000, 5

@@ -18,7 +18,8 @@ from functools import partial
 from bench.goals import Goal, judge
 from bench.offline_server import offline_server
 from schemas.settings.services import ServicesSettings
-from tasks.services import Stac, connect
+from tasks.services import connect
+from tasks.services.stac import Stac
 
 SEARCHES, AT_ONCE, LATENCY_S = 96, 16, 0.3
 COLLECTION, MOST_CLOUD = "sentinel-2-l2a", 20

@@ -69,7 +69,7 @@ def read_back(config: Any, train: Any, rows: int) -> list[Goal]:
         (rollout.temperature, grpo.temperature), (data.max_response_length, grpo.max_completion_tokens),
         (actor.use_kl_loss, grpo.kl > 0), (actor.kl_loss_coef, grpo.kl), (actor.kl_loss_type, "low_var_kl"),
         (actor.loss_agg_mode, AVERAGED[grpo.loss]), (rollout.multi_turn.enable, grpo.max_turns > 0),
-        (rollout.multi_turn.max_assistant_turns, grpo.max_turns or None), (config.trainer.total_epochs, grpo.epochs),
+        (rollout.multi_turn.max_assistant_turns, grpo.max_turns or None), (config.trainer.total_epochs, 1),
         (config.trainer.test_freq, train.validation_steps), (config.trainer.save_freq, train.save_steps),
         (data.train_batch_size, min(grpo.prompts_per_generation, rows)),
         (actor.ppo_mini_batch_size, min(grpo.prompts_per_step, rows)),

@@ -9,8 +9,6 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
-import httpx
-
 from schemas.settings.notify import Event, NotifySettings
 
 logger = logging.getLogger("geofix.notify")
@@ -18,6 +16,8 @@ logger = logging.getLogger("geofix.notify")
 
 def notify(settings: NotifySettings, event: Event, message: str, **about: Any) -> bool:
     """Post the event, if a webhook is set and wants it; returns whether it was accepted. Never raises."""
+    import httpx
+
     url = os.environ.get(settings.url_env, "").strip()
     if not url or event not in settings.events:
         return False

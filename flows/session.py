@@ -12,12 +12,10 @@ from uuid import UUID
 from flows.asked import asked_lines
 from flows.deployment import keys_from_blocks, require_absolute_lake
 from flows.display import Display, display
-from flows.metrics import RunMetrics, run_metrics
 from flows.notify import notify
 from flows.offered import check_models, refuse_unpriced
 from flows.options import RunOptions
 from flows.order import REVIEW, STAGES, check_of, check_step_names, roles_of, services_of, steps_of
-from flows.pools import RunPools
 from flows.served_reports import served_address
 from flows.servers import check_offline_world, offline_world
 from schemas.config import Config
@@ -34,6 +32,8 @@ from tasks.services.errors import safe_text
 from tasks.services.meter import ENDPOINTS, is_tracing
 
 if TYPE_CHECKING:
+    from flows.metrics import RunMetrics
+    from flows.pools import RunPools
     from flows.run_log import RunLog
 
 
@@ -48,8 +48,8 @@ class Session:
     results: list[StageResult] = field(default_factory=list)
     wanted_snapshot: str | None = None  # an id, or its beginning
     snapshot: Snapshot | None = None  # chosen once for all stages after the review
-    pools: RunPools | None = None  # none: no stage is run
-    metrics: RunMetrics | None = None  # none: nowhere shown
+    pools: "RunPools | None" = None  # none: no stage is run
+    metrics: "RunMetrics | None" = None  # none: nowhere shown
 
     @property
     def display(self) -> Display:
@@ -124,6 +124,8 @@ def check_snapshot(config: Config, stages: Sequence[str], wanted: str | None) ->
 @contextlib.contextmanager
 def open_session(options: RunOptions, stages: Sequence[str]) -> Iterator[Session]:
     """Configuration checked, keys there, lake writable, services reachable; a failure is told to the webhook."""
+    from flows.metrics import run_metrics
+    from flows.pools import RunPools
     from flows.run_log import run_log  # imports prefect, whose settings a command has to make first
 
     options, deployed = _over_deployment(options)

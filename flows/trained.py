@@ -4,10 +4,10 @@ import contextlib
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import polars as pl
 
-from flows.pools import RunPools
 from flows.servers import Server, listen_on
 from flows.session import Session
 from schemas.config import Config
@@ -15,6 +15,9 @@ from schemas.extras import require_extras
 from schemas.settings.models import ModelEndpoint, Role, pool_endpoint
 from schemas.settings.services import Price, TrainedEndpoint
 from tasks.agent.attempt import PHASES, TRAINED, newest_model
+
+if TYPE_CHECKING:
+    from flows.pools import RunPools
 
 OWN_PRICE = Price(prompt=0, completion=0, source="served by geofix on this machine")
 
@@ -66,7 +69,7 @@ def trained_model(session: Session, stage: str) -> Iterator[tuple[Config, Callab
             server.stop()
 
 
-def _in_pools(session: Session, pools: RunPools, wanted: Mapping[str, str]) -> tuple[Config, Callable[[], None]]:
+def _in_pools(session: Session, pools: "RunPools", wanted: Mapping[str, str]) -> tuple[Config, Callable[[], None]]:
     """As `trained_model`, with the models on the cluster, where workers of every node reach them."""
     config = session.config
     plans = [pools.trained_plan(model_id, stored) for model_id, stored in wanted.items()]

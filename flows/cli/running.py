@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 def run_flow(name: str, call: Call, **parameters: Any) -> int:
     """Run the flow of this name; returns the exit code."""
     with shown_progress(call) as shown:
+        from flows.idle import idle_results
         from flows.order import flow_of, stages_of_flow
         from flows.session import check_before, check_snapshot
         from tasks.lake import Lake
@@ -27,8 +28,12 @@ def run_flow(name: str, call: Call, **parameters: Any) -> int:
         check_before(config, stages)
         check_snapshot(config, stages, call.snapshot)
         lake = Lake(config.lake)
-        with prefect_ready(lake, shown, call.debug, config.flows.record_commands):
-            results = flow_of(name)(options=call.options(), **parameters)
+        idle = idle_results(config, stages, lake, call.snapshot)
+        if idle is None:
+            with prefect_ready(lake, shown, call.debug, config.flows.record_commands):
+                results = flow_of(name)(options=call.options(), **parameters)
+        else:
+            results = idle
     if call.as_json:
         from flows.cli.closing import closing_json
         from flows.cli.printing import print_json

@@ -32,6 +32,12 @@ class FlowSettings(Settings):
         "lake; otherwise by one of their own that ends with them",
         json_schema_extra=OPERATIONAL,
     )
+    record_idle: bool = Field(
+        False,
+        description="a command with nothing to do is a run in Prefect and in the table `runs` as well; otherwise it ends "
+        "at once",
+        json_schema_extra=OPERATIONAL,
+    )
     reports_url: str | None = Field(
         None,
         pattern=r"^https?://[^\s?#]+$",

@@ -1,11 +1,13 @@
 """How answers are rewarded: the constants of the recipes and the services some of them ask."""
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
 from schemas.settings.base import OPERATIONAL, Settings
 
+Cosine = Annotated[float, Field(ge=-1, le=1)]
+THRESHOLDS = (0.7, 0.5, 0.0)
 RewardTerm = Literal["spatial", "semantic", "judge", "consistency"]
 
 
@@ -25,6 +27,11 @@ class RewardSettings(Settings):
         None, description="GeoVista: model role asked where the name rule says no; null: the rule alone decides"
     )
     embedder: str = Field("embedder", min_length=1, description="GeoAgent eq. 7: model of the embeddings service")
+    thresholds: tuple[Cosine, Cosine, Cosine] = Field(
+        THRESHOLDS,
+        description="GeoAgent eq. 6: delta of country, region and place, as chosen for its encoder (Table 5; the paper "
+        "has no third, 0 keeps a negative cosine from costing reward). Another encoder's cosines need others",
+    )
     consistency: str | None = Field(
         "consistency", description="GeoAgent eq. 8: model role that reads the reasoning; null: the term is left out"
     )
@@ -46,8 +53,8 @@ class RewardSettings(Settings):
 
     def identity(self) -> dict[str, Any]:
         """The fields that decide what comes out; a term that is off decides nothing."""
-        found = super().identity()
-        return found if self.grounding else {name: value for name, value in found.items() if name != "grounding"}
+        off = {*(() if self.grounding else ("grounding",)), *(("thresholds",) if self.thresholds == THRESHOLDS else ())}
+        return {name: value for name, value in super().identity().items() if name not in off}
 
     @model_validator(mode="after")
     def _some_terms(self) -> "RewardSettings":

@@ -22,10 +22,10 @@ from tasks.collect.candidates import PictureRecord
 from tasks.collect.providers.provider import StreetViewProvider
 from tasks.lake import Lake
 from tasks.runtime.runner import WorkerSetup
-from tasks.services import Connection, Stac
+from tasks.services import Connection
 from tasks.services.calls import server_of
 from tasks.services.response_store import Forget, Keep, Response, ResponseStore, digest_key, pack, unpack, writer_of
-from tasks.services.stac import Box
+from tasks.services.stac import Box, Stac
 
 VALID_S = 1800.0
 MOST_ROWS = 300  # a longer answer is asked for again rather than kept

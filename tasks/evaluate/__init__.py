@@ -1,27 +1,16 @@
 """Evaluate: what policies answer on the benchmark, and what the answers are worth."""
 
-from schemas.extras import require_extras
-from schemas.settings.evaluate import EvaluateSettings
-from tasks.evaluate.answers import STAGE as ANSWERS
-from tasks.evaluate.cues import STAGE as CUES
-from tasks.evaluate.ensembles import ENSEMBLES
-from tasks.evaluate.grounding import STAGE as GROUNDING
-from tasks.evaluate.people import STAGE as PEOPLE
-from tasks.evaluate.radius import CALIBRATIONS, RADII
-from tasks.evaluate.score_report import report
-from tasks.evaluate.scores import PAIRS, SLICES
-from tasks.evaluate.scores import STAGE as SCORES
-from tasks.runtime.runner import ColumnStage, Stage
+import importlib
+from typing import TYPE_CHECKING, Any
 
-STAGES: list[Stage | ColumnStage] = [
-    *(ANSWERS, *ENSEMBLES.values(), GROUNDING),
-    *(CALIBRATIONS, RADII, SCORES, PEOPLE, SLICES, PAIRS, CUES),
-]
+if TYPE_CHECKING:
+    from tasks.evaluate.steps import STAGES, check, report
 
 __all__ = ["STAGES", "check", "report"]
 
 
-def check(settings: EvaluateSettings) -> None:
-    """Raise what is missing before anything is asked: the swarm's network is computed with torch."""
-    if settings.swarm.agents and settings.swarm.election == "learned":
-        require_extras("evaluate.swarm.election", "train")
+def __getattr__(name: str) -> Any:
+    """The steps import most of the package, so they are imported when asked for: `geofix score` needs one module."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module("tasks.evaluate.steps"), name)

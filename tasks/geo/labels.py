@@ -8,15 +8,18 @@ distance in units of its own radius, so that a city reaches further than a hamle
 import os
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
+from typing import TYPE_CHECKING
 
 import numpy as np
 import polars as pl
 from numpy.typing import ArrayLike, NDArray
-from scipy.spatial import cKDTree
 
 from tasks.geo.atlas import country_names_table, gazetteer, outlines, place_names_table, region_names_table
 from tasks.geo.boundaries import COLUMNS, ROWS, index, runs, segments, square_of
 from tasks.geo.distance import EARTH_RADIUS_KM, distance_km
+
+if TYPE_CHECKING:
+    from scipy.spatial import cKDTree
 
 SHORE_KM = 20.0
 PLACE_KM = 50.0  # a town further away is no address
@@ -150,8 +153,10 @@ def _chord(km: float) -> float:
 
 
 @cache
-def _shores() -> tuple[cKDTree, Ints, Floats, Floats]:
+def _shores() -> "tuple[cKDTree, Ints, Floats, Floats]":
     """Points along all coasts and borders, with the label of the region they belong to."""
+    from scipy.spatial import cKDTree
+
     sides = segments(outlines())
     length = np.maximum(np.abs(sides.lat1 - sides.lat0), np.abs(sides.lon1 - sides.lon0))
     count = np.maximum(np.ceil(length / SHORE_STEP_DEG), 1).astype(np.int64)
@@ -201,8 +206,10 @@ def _coast_cells(rings: int) -> NDArray[np.bool_]:
 
 
 @cache
-def _towns() -> tuple[tuple[tuple[cKDTree, Ints, int], ...], Floats, Ints]:
+def _towns() -> "tuple[tuple[tuple[cKDTree, Ints, int], ...], Floats, Ints]":
     """A tree for each size of town, its rows, how many neighbours to ask for; radius and country of all towns."""
+    from scipy.spatial import cKDTree
+
     frame = gazetteer()
     lat, lon, people = (frame[name].to_numpy() for name in ("lat", "lon", "population"))
     radius = RADIUS_KM * np.maximum(people, 500) ** RADIUS_POWER

@@ -226,9 +226,7 @@ def open_blobs(location: Location, state: Path) -> Blobs:
 
 
 def _empty(name: str) -> pl.DataFrame:
-    frame = pl.from_arrow(TABLES[name].schema.empty_table())
-    assert isinstance(frame, pl.DataFrame)
-    return frame
+    return pl.DataFrame(schema=pl.Schema(TABLES[name].schema))  # of an empty Arrow table it would import pandas
 
 
 def _conform(rows: pl.LazyFrame, name: str) -> pl.LazyFrame:

@@ -8,7 +8,6 @@ import numpy as np
 import polars as pl
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
-from scipy.spatial import cKDTree
 
 from schemas.errors import InputError
 from schemas.settings.plan import PlanSettings
@@ -118,6 +117,8 @@ class _Viewports:
     """Which cities lie in whose viewport."""
 
     def __init__(self, cities: pl.DataFrame) -> None:
+        from scipy.spatial import cKDTree
+
         self._lat, self._lon = cities["lat"].to_numpy(), cities["lon"].to_numpy()
         self._half = cities["viewport_km"].to_numpy() / 2
         self._points = on_sphere(self._lat, self._lon)

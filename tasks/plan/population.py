@@ -1,19 +1,24 @@
 """People per cell from a raster the user names: GeoTIFF or ASCII grid, of any size, read in windows."""
 
+from __future__ import annotations
+
 import hashlib
 import logging
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
-from rasterio.io import DatasetReader
 
 from schemas.errors import InputError
 from tasks.geo.boundaries import country_codes, country_number
 from tasks.plan.cells import CELLS, Cells, cell_corner, cell_number, cells
 from tasks.plan.raster_file import Floats, is_cell_grid, open_raster, populated, refuse, windows
+
+if TYPE_CHECKING:
+    from rasterio.io import DatasetReader
 
 SMALL_GAP = 0.01  # of a country's land outside the raster
 

@@ -4,6 +4,8 @@ Lines are read in batches and each segment counts for the country that its middl
 not matter. What a file gave is kept in the user's cache folder: reading a planet's roads takes minutes.
 """
 
+from __future__ import annotations
+
 import hashlib
 import json
 import logging
@@ -11,19 +13,18 @@ import os
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pyogrio
-import shapely
 from numpy.typing import NDArray
-from pyproj import CRS, Transformer
-from pyproj.exceptions import CRSError
 
 from schemas.errors import InputError
 from tasks.geo.boundaries import country_codes, country_number
 from tasks.geo.distance import EARTH_RADIUS_KM, distance_km
 from tasks.plan.raster_file import open_raster, populated, windows
+
+if TYPE_CHECKING:
+    from pyproj import Transformer
 
 RASTERS = (".tif", ".tiff", ".asc", ".vrt")
 BATCH = 65_536  # lines read at once
@@ -91,6 +92,9 @@ def _measured(path: str) -> dict[str, float]:
 
 def _line_parts(path: str) -> Iterator[tuple[Floats, Floats, Floats]]:
     """Middle and length of every segment, a batch of lines at a time."""
+    import pyogrio
+    import shapely
+
     try:
         with pyogrio.open_arrow(path, columns=[], batch_size=BATCH, use_pyarrow=True) as (meta, reader):
             to_degrees = _to_degrees(meta.get("crs"), path)
@@ -102,6 +106,9 @@ def _line_parts(path: str) -> Iterator[tuple[Floats, Floats, Floats]]:
 
 
 def _to_degrees(name: Any, path: str) -> Transformer | None:
+    from pyproj import CRS, Transformer
+    from pyproj.exceptions import CRSError
+
     try:
         crs = CRS.from_user_input(name) if name else CRS.from_epsg(4326)
     except CRSError as error:
@@ -110,6 +117,8 @@ def _to_degrees(name: Any, path: str) -> Transformer | None:
 
 
 def _segments(geometries: Any, to_degrees: Transformer | None) -> tuple[Floats, Floats, Floats]:
+    import shapely
+
     lines = shapely.get_parts(geometries[~shapely.is_missing(geometries)])
     lines = lines[np.isin(shapely.get_type_id(lines), (1, 2))]  # lines and rings; points and areas are no roads
     points, line = shapely.get_coordinates(lines, return_index=True)

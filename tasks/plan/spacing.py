@@ -1,12 +1,15 @@
 """Keeping places apart."""
 
 import math
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.spatial import cKDTree
 
 from tasks.geo.distance import EARTH_RADIUS_KM, on_sphere
+
+if TYPE_CHECKING:
+    from scipy.spatial import cKDTree
 
 MANY_TREES = 8  # more are asked faster as one
 BLOCK = 200_000  # points taken in together
@@ -42,12 +45,16 @@ class Spacing:
         if not self._wanted or not len(lat) or not self._trees:
             return free
         if len(self._trees) > MANY_TREES:
+            from scipy.spatial import cKDTree
+
             self._trees = [cKDTree(np.concatenate([tree.data for tree in self._trees]))]
         for tree in self._trees:
             free &= ~np.isfinite(tree.query(on_sphere(lat, lon), distance_upper_bound=self._chord)[0])
         return free
 
     def _accept(self, points: Floats, rank: NDArray[np.int64]) -> NDArray[np.bool_]:
+        from scipy.spatial import cKDTree  # takes a quarter of a second: not where nothing is planned
+
         taken = np.ones(len(points), dtype=bool)
         for tree in self._trees:
             taken &= ~np.isfinite(tree.query(points, distance_upper_bound=self._chord)[0])

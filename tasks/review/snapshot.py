@@ -120,3 +120,5 @@ STAGE = Stage(
     resources=Resources(cpus=1, workers=1, chunk=1),
     keeps_history=True,
 )
+
+STAGES = [STAGE]

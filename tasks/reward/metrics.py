@@ -11,7 +11,6 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import bdtr, betaincinv  # scipy.stats takes every command half a second to import
 
 # SpotAgent and GeoAgent 1, 25, 200, 750, 2500; Thinking with Map 0.5, 2, 10, 25, 200, 750; GeoVista 3; smileGeo 50
 THRESHOLDS_KM = (0.5, 1.0, 2.0, 3.0, 10.0, 25.0, 50.0, 200.0, 750.0, 2500.0)
@@ -93,6 +92,8 @@ def share(name: str, hits: float, n: int) -> Metric:
     """
     if n == 0:
         return Metric(name, math.nan, math.nan, math.nan, 0)
+    from scipy.special import betaincinv  # takes half a second to import
+
     low = 0.0 if hits == 0 else float(betaincinv(hits, n - hits + 1, 0.025))
     high = 1.0 if hits == n else float(betaincinv(hits + 1, n - hits, 0.975))
     return Metric(name, hits / n, low, high, n)
@@ -241,6 +242,8 @@ def _shares(name: str, first: Floats, second: Floats) -> Difference:
     if not np.isin(change, (-1, 0, 1)).all():  # McNemar's test is of queries that are right or wrong
         return Difference(name, *values, None, n=n)
     gained, lost = int((change > 0).sum()), int((change < 0).sum())
+    from scipy.special import bdtr
+
     p = min(1.0, 2 * float(bdtr(min(gained, lost), gained + lost, 0.5)))  # exact, two-sided
     return Difference(name, *values, p, lost, gained, n)
 

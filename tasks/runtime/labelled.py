@@ -43,6 +43,5 @@ def labelled_pictures(
 def empty_rows(table: str) -> pl.DataFrame:
     """No rows of a table, as a `ColumnStage` returns them: its own columns in their types, and `id`."""
     contract = TABLES[table]
-    frame = pl.from_arrow(contract.schema.empty_table())
-    assert isinstance(frame, pl.DataFrame)
+    frame = pl.DataFrame(schema=pl.Schema(contract.schema))
     return frame.select(pl.Series("id", [], dtype=pl.String), *contract.columns)

@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from tasks.lake import Commit, Lake
 from tasks.lake.table_schema import to_arrow
 from tasks.lake.writes import INPUT_GONE, SUPERSEDED
 from tasks.runtime.chunk import ChunkResult
-from tasks.runtime.outcome import REJECTED, Row, StageResult, Tick
+from tasks.runtime.outcome import NO_USAGE, REJECTED, Row, StageResult, Tick
 from tasks.runtime.stage_table import SLICE, StageTable, items_of
 from tasks.runtime.withdrawals import STAGE as WITHDRAW
 from tasks.runtime.withdrawals import RunWithdrawals
@@ -104,6 +105,36 @@ class Ledger:
         redone = items["id"].filter(before & ~finished)
         self._read_failures()
         return RunPlan(items.height, todo, redone, int(back.sum()), revive.rename({"id": "item_id"}))
+
+    def is_idle(self, plan: RunPlan, sweeps_absent: bool) -> bool:
+        """Whether a run by this plan would change nothing: no item to do, no row to end or to take up again."""
+        leftover = self._leftover or (self._others if sweeps_absent else 0)
+        return not (plan.todo.height or plan.redone.len() or plan.revive.height or leftover or self._attempts)
+
+    @cached_property
+    def _last_run(self) -> Row | None:
+        mine = self.lake.read("runs").filter(pl.col("stage") == self.stage).sort("finished_at")
+        return mine.row(-1, named=True) if mine.height else None
+
+    def last_total(self) -> int | None:
+        """How many items the last run had in its input."""
+        return None if self._last_run is None else int(self._last_run["total"])
+
+    def is_unchanged(self) -> bool:
+        """Whether the last run ended well, and its settings, code, input and output are still the same.
+
+        Of `rejects`, to which other steps write as well, a version says nothing.
+        """
+        last = self._last_run
+        if last is None or last["status"] != "done":
+            return False
+        written = json.loads(last["output_versions_json"])
+        return (
+            (last["config_hash"], last["code_version"]) == (self.config_hash, self.code_version)
+            and last["snapshot_id"] == self.snapshot_id
+            and json.loads(last["input_versions_json"]) == dict(self.input_versions)
+            and all(written.get(name) == self.lake.version(name) for name in self.writes)
+        )
 
     def _read_failures(self) -> None:
         assert self._items is not None
@@ -289,8 +320,22 @@ class Ledger:
         **told: Any,
     ) -> StageResult:
         """Write the run's own row and return what the stage did; `told` are further fields of the result."""
+        result = self.result(status, counts, total, usage, opened_at, **told)
         finished = datetime.now(UTC)
-        result = StageResult(
+        self.lake.append("runs", [self._row(result, usage, sent, finished)], self._next_commit())
+        return result
+
+    def result(
+        self,
+        status: str,
+        counts: Tick,
+        total: int,
+        usage: Usage = NO_USAGE,
+        opened_at: float | None = None,
+        **told: Any,
+    ) -> StageResult:
+        """What the stage did; `told` are further fields."""
+        return StageResult(
             stage=self.stage,
             run_id=self.run_id,
             status=status,
@@ -303,11 +348,13 @@ class Ledger:
             rejected=counts.rejected,
             failed=counts.failed,
             usage=usage,
-            seconds=(finished - self.started_at).total_seconds(),
+            seconds=(datetime.now(UTC) - self.started_at).total_seconds(),
             starting_s=max(0.0, opened_at - self.started_at.timestamp()) if opened_at else 0.0,
             **{"rejects": {}, "failures": {}, "totals": {}, "total_rejects": {}, **told},
         )
-        row = {name: getattr(result, name) for name in _COUNTS} | {
+
+    def _row(self, result: StageResult, usage: Usage, sent: Tally, finished: datetime) -> Row:
+        return {name: getattr(result, name) for name in _COUNTS} | {
             "item_id": self.stage,
             "written_at": finished,
             "flow_run_id": self.flow_run_id or None,
@@ -326,8 +373,6 @@ class Ledger:
             "started_at": self.started_at,
             "finished_at": finished,
         }
-        self.lake.append("runs", [row], self._next_commit())
-        return result
 
     def _next_commit(self) -> Commit:
         self._batch += 1

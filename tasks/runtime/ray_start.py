@@ -19,9 +19,6 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-import grpc
-import ray
-
 from schemas.errors import GeofixError
 from schemas.settings.endpoint import is_loopback_host
 from schemas.settings.spread import SpreadSettings
@@ -73,6 +70,8 @@ def current_session() -> RaySession | None:
 def start_ray(settings: SpreadSettings) -> None:
     """Make Ray ready: join the cluster the settings name, or start a private one here. Repeated calls do nothing."""
     global _session
+    import ray  # takes a second; commands with nothing to do go without
+
     if ray.is_initialized():
         if _session is not None and _session.settings.address != settings.address:
             raise GeofixError(
@@ -95,6 +94,8 @@ def _named(address: str | None) -> str:
 def _init(**options: Any) -> dict[str, Any]:
     # In the main thread Ray would take SIGTERM for itself and exit at once, even during a commit. Our handler and the
     # flow's commit what is finished first, and Prefect calls a cancelled run crashed while its handler is away.
+    import ray
+
     started: Future[Any] = Future()
 
     def start() -> None:
@@ -206,6 +207,8 @@ def _environment_of_servers(folder: Path) -> Iterator[None]:
 def _end_processes() -> None:
     """Disconnect, and end the processes of a private Ray that are left."""
     global _watchdog
+    import ray
+
     with contextlib.suppress(Exception):  # a Ray that started or ended halfway raises in many ways
         ray.shutdown()
     if _watchdog is not None:
@@ -320,6 +323,8 @@ def _speak_for_ray(address: str, joined: dict[str, Any]) -> None:
 
 def schedulers_here(joined: dict[str, Any]) -> list[str]:
     """host:port of the scheduler of the node that this process has joined (`RaySession.address_info`)."""
+    import ray
+
     here = [node for node in ray.nodes() if node["NodeID"] == joined.get("node_id")]
     return [f"{node['NodeManagerAddress']}:{node['NodeManagerPort']}" for node in here]
 
@@ -348,6 +353,8 @@ def _check_head(address: str, host: str, port: int) -> None:
     """GeofixError unless a head of a Ray cluster answers there within a deadline, by gRPC's own health protocol."""
     if os.environ.get("RAY_USE_TLS", "0") != "0":
         return  # only Ray itself knows which certificates to use
+    import grpc
+
     with grpc.insecure_channel(f"{host}:{port}", [("grpc.enable_http_proxy", 0)]) as channel:
         ask = channel.unary_unary("/grpc.health.v1.Health/Check")
         try:

@@ -18,7 +18,7 @@ import inspect
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
@@ -31,8 +31,6 @@ from tasks.runtime.committer import BATCH_ITEMS, Batch, Progress
 from tasks.runtime.identity import digest, is_unique, new_run_id, with_made_from
 from tasks.runtime.ledger import Ledger, RunPlan
 from tasks.runtime.outcome import Kept, Outcome, Rejected, Row, StageResult, Tick
-from tasks.runtime.pool import WorkerDied, spread
-from tasks.runtime.ray_jobs import run_as_job
 from tasks.runtime.redo import Redo, items_to_run
 from tasks.runtime.stage import (
     ColumnStage,
@@ -48,6 +46,9 @@ from tasks.runtime.stage import (
 )
 from tasks.runtime.stage_lock import stage_lock
 from tasks.services.limits import Pauses
+
+if TYPE_CHECKING:
+    from tasks.runtime.pool import WorkerDied
 
 __all__ = [
     "ColumnStage",
@@ -77,12 +78,32 @@ def run(stage: Stage | ColumnStage, settings: Any, context: Context) -> StageRes
     if context.spread.submits_jobs and isinstance(stage, Stage):
         if services_asked(stage, settings):
             context.ready()
+        from tasks.runtime.ray_jobs import run_as_job
+
         inputs, config_hash, _ = _begin(stage, settings, context)
         return run_as_job(stage, context, config_hash, dict(inputs.versions))
     with stage_lock(context.lake, stage.name):
         inputs, config_hash, ledger = _begin(stage, settings, context)
         runner = _run_columns if isinstance(stage, ColumnStage) else _run_items
         return runner(stage, settings, context, inputs, config_hash, ledger)  # type: ignore[arg-type]
+
+
+def idle_result(stage: Stage | ColumnStage, settings: Any, context: Context) -> StageResult | None:
+    """What a run would return where it had nothing to do or to mend; None where it has. Writes nothing."""
+    inputs, config_hash, ledger = _begin(stage, settings, context)
+    if not ledger.is_unchanged():
+        return None
+    totals, total_rejects = ledger.totals()
+    if isinstance(stage, ColumnStage):  # its rows follow from inputs and settings alone
+        total = sum(totals.values())
+        if total != ledger.last_total():
+            return None
+    else:
+        items = with_made_from(stage.items(inputs, settings), config_hash, stage.name, stage.unhashed)
+        if not ledger.is_idle(ledger.plan_run(items), not (stage.keeps_history or stage.partial or stage.scope)):
+            return None
+        total = items.height
+    return ledger.result("done", Tick(stage.name, total, total), total, totals=totals, total_rejects=total_rejects)
 
 
 def pending(stage: Stage, settings: Any, context: Context) -> pl.DataFrame:
@@ -165,6 +186,8 @@ def _run_items(
         concurrency=resources.concurrency,
         secrets=context.connections.secrets(),
     )
+    from tasks.runtime.pool import spread  # and with it Ray, whose import takes a second
+
     results = spread(
         todo,
         job.make_async if is_async else job.make_sync,
@@ -182,7 +205,7 @@ def _run_items(
         commit_rest.callback(calls.commit)
     try:
         for result in results:
-            fatal = batch.add(_died(result) if isinstance(result, WorkerDied) else result)
+            fatal = batch.add(result if isinstance(result, ChunkResult) else _died(result))
             if fatal:
                 break
     except BaseException:
@@ -300,5 +323,5 @@ def _saved(counts: Tick) -> str:
     return f" (so far {counts.kept:,} kept and {counts.rejected:,} rejected are saved, {left:,} are left)"
 
 
-def _died(died: WorkerDied) -> ChunkResult:
+def _died(died: "WorkerDied") -> ChunkResult:
     return ChunkResult(failed=[Failure(item, "worker_died", died.message) for item in died.chunk["id"]])

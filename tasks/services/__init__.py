@@ -10,7 +10,6 @@ from tasks.services.connections import Connections, MissingKeys, Models, connect
 from tasks.services.errors import ServiceError, safe_text, safe_url
 from tasks.services.geocoder import Address, GeocodeCandidate, Geocoder
 from tasks.services.search import Search, SearchResult
-from tasks.services.stac import Stac
 from tasks.services.transport import Connection
 
 __all__ = [
@@ -27,7 +26,6 @@ __all__ = [
     "Search",
     "SearchResult",
     "ServiceError",
-    "Stac",
     "connect",
     "safe_text",
     "safe_url",

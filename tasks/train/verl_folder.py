@@ -13,6 +13,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -75,9 +76,10 @@ def write_verl_folder(lake: Lake, config: Config, out: Path, model: str, snapsho
     if out.exists():
         raise InputError(f"--out: '{out}' is there already; name a new folder")
     samples, _ = compute(open_inputs(STAGE, lake, snapshot), settings)
-    rows = samples_of(samples, "grpo", settings).to_dicts()
-    if not rows:
+    chosen = samples_of(samples, "grpo", settings).to_dicts()
+    if not chosen:
         raise InputError("there are no GRPO samples: run `geofix difficulty` on the approved snapshot first")
+    rows = curriculum_order(chosen, settings.grpo.epochs)
     shown = held_out(lake, settings)
     tools = _prompt(settings).tools
     out.parent.mkdir(parents=True, exist_ok=True)
@@ -103,6 +105,17 @@ def write_verl_folder(lake: Lake, config: Config, out: Path, model: str, snapsho
         shutil.rmtree(part, ignore_errors=True)
         raise
     return Written(final, len(rows), len(shown), len(tools))
+
+
+def curriculum_order(rows: Sequence[Row], epochs: float) -> list[Row]:
+    """All questions of a run, once each time they are asked, as `grpo.py` orders them: phase I, then both phases mixed.
+
+    verl does not watch for phase I to converge, so phase II begins when all of phase I has been seen.
+    """
+    first = [row for row in rows if row.get("phase") in (None, 1)]
+    mixed = sorted(rows, key=lambda row: str(row.get("sha256"))) if len(first) < len(rows) else rows
+    alone, total = math.ceil(len(first) * epochs), math.ceil(len(rows) * epochs)
+    return [first[n % len(first)] for n in range(alone)] + [mixed[n % len(mixed)] for n in range(total - alone)]
 
 
 def start_of(lake: Lake, settings: TrainSettings, snapshot: Snapshot | None = None) -> str:
@@ -300,7 +313,7 @@ def launch_configuration(
             }
         },
         "trainer": {
-            "total_epochs": max(1, round(grpo.epochs)),
+            "total_epochs": 1,  # the rows are all of them
             "total_training_steps": grpo.max_steps,
             "save_freq": settings.save_steps,
             "test_freq": settings.validation_steps,

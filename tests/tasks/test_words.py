@@ -51,7 +51,7 @@ SHOWN: dict[str, set[str]] = {
     "tasks/agent/readings.py READ": shown(RECIPES, "evaluate.grounding")
     | shown(("spotagent", "geovista", "geoagent"), "synthesize"),
     **{f"tasks/agent/render.py {name}": TOOLS for name in ("TOOLS_HEAD", "TOOLS_TAIL")},
-    **{f"tasks/recipes/geoagent/form.py {name}": LEVELS for name in ("QUESTION", "FORM", "CLUES")},
+    **{f"tasks/recipes/geoagent/form.py {name}": LEVELS for name in ("QUESTION", "FORM", "EXPERT")},
     "tasks/recipes/geoagent/form.py DIRECT": LEVELS - {"geoagent synthesize"},
     **{f"tasks/recipes/geoagent/form.py {name}": {"geoagent synthesize"} for name in ("SYSTEM", "NORMALISE")},
     **{f"tasks/recipes/geoagent/masking.py {name}": shown(RECIPES, "evaluate.masking") for name in ("NAMES", "ASK")},

@@ -8,12 +8,12 @@ from numpy.typing import NDArray
 
 from schemas.settings.satellite import SatelliteSettings
 from tasks.collect.satellite.cover import Candidate, candidates, covers, next_best, sampled, touched
-from tasks.services import Stac
 from tasks.services.errors import gather_all
 from tasks.services.sentinel.grid import Grid
 from tasks.services.sentinel.layers import Layer, look
 from tasks.services.sentinel.raster import Mask
 from tasks.services.sentinel.scenes import Scene, UnusableScene
+from tasks.services.stac import Stac
 
 MOST_UNUSABLE = 50  # scenes of a picture whose class maps are missing or damaged, before it is given up
 COVERS = 4  # sets of scenes compared before the best is taken

@@ -8,7 +8,6 @@ import numpy as np
 
 from schemas.settings.satellite import SatelliteSettings
 from tasks.collect.satellite.choice import UNOWNED, Owner, owners
-from tasks.services import Stac
 from tasks.services.errors import gather_all
 from tasks.services.sentinel.bands import read_bands
 from tasks.services.sentinel.grid import Grid
@@ -16,6 +15,7 @@ from tasks.services.sentinel.layers import Layer
 from tasks.services.sentinel.raster import Mask, Rect, around, blocks_of
 from tasks.services.sentinel.scenes import Scene
 from tasks.services.sentinel.tone import Reflectance, gains, scaled
+from tasks.services.stac import Stac
 
 MARGIN = 4  # blocks around what a scene shows
 

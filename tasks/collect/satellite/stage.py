@@ -23,13 +23,14 @@ from tasks.lake import Lake
 from tasks.lake.withdrawn import REASON as WITHDRAWN
 from tasks.lake.withdrawn import Withdrawn
 from tasks.runtime.runner import Inputs, Kept, Outcome, Rejected, Resources, Stage, WorkerSetup, digest
-from tasks.services import ServiceError, Stac, safe_url
+from tasks.services import ServiceError, safe_url
 from tasks.services.sentinel.bands import BadBands
 from tasks.services.sentinel.grid import Grid, grid_around
 from tasks.services.sentinel.layers import Layer
 from tasks.services.sentinel.scenes import BANDS, CLASSES, VISUAL, Scene
 from tasks.services.sentinel.search import find_scenes, newest_processing
 from tasks.services.sentinel.tone import jpeg, shown
+from tasks.services.stac import Stac
 
 NAME = "collect.satellite"
 KIND = "satellite"

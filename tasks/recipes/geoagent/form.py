@@ -26,34 +26,40 @@ FORM = """\
   "PreciseLocalization": {"Clues": ["..."], "Reasoning": "...", "Conclusion": "...", "Uncertainty": "..."}},
  "FinalAnswer": "Country; Region; Specific Location"}"""
 
-# Figure 7, both prompts.
-CLUES = """\
-Possible clues include:
-National clues: traffic sign shapes and colors, language and writing, driving direction, architectural style, \
-vegetation and climate features, etc.
-Regional clues: emblems and enterprises, topography, vegetation types, regional traffic signage, dialect and \
-spelling, license plate styles, area codes and postal codes, infrastructure characteristics, etc.
-Precise positioning: road signs, street names, house numbers, landmark buildings, river and lake systems, venue \
-attributes such as parks, downtown areas and commercial districts, shop names and storefronts, etc.
+# Figure 7, in the paper's words; where its two prompts say the same, the first's stand here.
+EXPERT = """\
+You are an expert with rich experience in the field of geolocation, skilled at accurately locating the geographic \
+location of images through various clues in the images, such as traffic signs, architectural styles, natural \
+landscapes, etc. At the same time, you are also a mentor in building the chain of thought, able to organize complex \
+ideas into clear and standardized patterns. You possess knowledge in multiple disciplines such as geography, \
+cartography, transportation, and architecture, and are able to identify the characteristics of different countries, \
+regions, and locations. At the same time, you have the ability to analyze logic and construct a chain of thought.
+Task: Output the thought chain and final answer based on the images input by the user.
+The thought chain includes: Country Identification/Regional Guess/Precise Localization. Possible clues include:
+National clues: traffic sign shape/color, language and text, driving direction, architectural style, vegetation and \
+climate characteristics, etc.
+Regional clues: logo/enterprise, topography, vegetation type, regional traffic signs, dialect/spelling, license plate \
+style, area code/postal code, infrastructure features, etc.
+Accurate positioning: road sign text, street name, house number, landmark building, river and lake water system, \
+place attributes such as park/city/commercial district, shop name and storefront, etc.
 """
 
+# The paper leaves open how an Uncertainty is written; its data have these three words.
 SYSTEM = f"""\
-You are an expert at telling where images were taken. Reason in three levels: which country, which region, which place.
-For each level give the clues you see in the image, the reasoning that leads from them to a conclusion, the \
-conclusion, and how uncertain it is: Low, Moderate or High.
-{CLUES}Answer with JSON alone, in this form:
+{EXPERT}Output strictly in JSON format, Uncertainty being Low, Moderate or High:
 {FORM}"""
 
-# Figure 7, GRPO: the chain of thought is the thought, and the answer stands in tags of its own.
+# GRPO: the chain of thought is the thought, and the answer stands in tags of its own.
 DIRECT = f"""\
-You are an expert at telling where images were taken. Reason in three levels: which country, which region, which place.
-For each level give the clues you see in the image, the reasoning that leads from them to a conclusion, the \
-conclusion, and how uncertain it is: Low, Moderate or High. Name nothing that is not in the image.
-{CLUES}Write the reasoning inside <think> ... </think> tags and the answer inside <answer> ... </answer> tags.
-The reasoning is JSON in this form:
+{EXPERT}Do not output objects that do not exist in the image.
+The reasoning process and the answer are strictly enclosed within <think> </think> and <answer> </answer> tags, \
+respectively. For example, <think> reasoning process </think>, <answer> FinalAnswer </answer>
+The reasoning process within <think></think> strictly follows JSON format, Uncertainty being Low, Moderate or High:
 {FORM}
-The answer is text alone: the country, its first or second administrative division, and the place inside it, as in
-<answer>Country; Region; Specific Location</answer>"""
+The content within <answer> is strictly text, formatted as: Inferred country name; First-level or second-level \
+administrative divisions; Further positioning without the conclusion of the previous stage.
+Example1: <answer> China; Hong Kong; Kowloon, Jordan Valley </answer>
+Example2: <answer> United States; MN, Saint Louis County; Ash Lake </answer>"""
 
 NORMALISE = f"""\
 A person looked at a picture and wrote down how they found out where it was taken. Bring these notes into the form \

@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from schemas.settings.reward import RewardSettings, RewardTerm
+from schemas.settings.reward import THRESHOLDS, RewardSettings, RewardTerm
 from tasks.geo.distance import distance_km
 from tasks.geo.names import fold
 from tasks.recipes.recipe import RecipeReward
@@ -70,8 +70,6 @@ WEIGHTS: dict[RewardTerm, float] = {"spatial": 1.5, "semantic": 1.0, "consistenc
 TERMS: tuple[RewardTerm, ...] = ("spatial", "semantic", "consistency")
 TAU_KM = 200.0
 LEVEL_WEIGHTS = (0.1, 0.6, 0.3)  # alpha_i and w_i: country, region, place
-# delta_1 and delta_2. The paper has no third; 0 keeps a negative cosine from costing reward.
-THRESHOLDS = (0.7, 0.5, 0.0)
 LAMBDA, MU = 8.0, 0.5
 SHORTEST, LONGEST = 90, 200  # characters of a level's reasoning: 0 below, 1 above
 LengthForm = Literal["authors", "printed"]
@@ -107,7 +105,9 @@ def spatial_similarity(error_km: float) -> float:
     return math.exp(-error_km / TAU_KM)
 
 
-def semantic_similarity(predicted: Address, truth: Address, embed: Embed) -> float:
+def semantic_similarity(
+    predicted: Address, truth: Address, embed: Embed, thresholds: Sequence[float] = THRESHOLDS
+) -> float:
     """R_sem, eq. 6-7: weighted cosines; a level counts if above its threshold and if the one above it counted.
 
     A level the truth does not have is left out and the other weights grow to sum to 1, as a missing third level
@@ -125,7 +125,7 @@ def semantic_similarity(predicted: Address, truth: Address, embed: Embed) -> flo
             break
         is_same = fold(said_levels[i] or "") == fold(true_levels[i] or "")  # but for case, accents and punctuation
         similarity = 1.0 if is_same else _cosine(vectors[2 * place], vectors[2 * place + 1])
-        if not similarity > THRESHOLDS[i]:
+        if not similarity > thresholds[i]:
             break
         total += LEVEL_WEIGHTS[i] * similarity
     return total / sum(LEVEL_WEIGHTS[i] for i in present)
@@ -195,6 +195,7 @@ def score(
     embed: Embed | None,
     consistent: Consistency | Reader | None = None,
     terms: Sequence[RewardTerm] = TERMS,
+    thresholds: Sequence[float] = THRESHOLDS,
 ) -> Scored | Excluded:
     """R, eq. 3, of one answer: the terms that count. Without a second model's reading the third is left out."""
     answer = parse_answer(answer_text)
@@ -207,7 +208,7 @@ def score(
             error_km = _error_km(answer.address, truth, geocode)
             parts["spatial"] = 0.0 if error_km is None else spatial_similarity(error_km)
         if "semantic" in terms and embed is not None:
-            parts["semantic"] = semantic_similarity(answer.address, truth.address, embed)
+            parts["semantic"] = semantic_similarity(answer.address, truth.address, embed, thresholds)
         if "judge" in terms:
             parts["judge"] = directly_judged(answer.address, truth.address)
         reading = consistent(answer_text or "") if callable(consistent) else consistent
@@ -268,7 +269,7 @@ def _score(answer_text: str | None, truth: Truth, deps: RewardDeps) -> Scored | 
     reader: Reader | None = None
     if ask_json is not None and _reader_role(settings):
         reader = lambda completion: read(completion, ask_json, settings)  # noqa: E731
-    return score(answer_text, truth, deps.geocode, deps.embed, reader, settings.terms)
+    return score(answer_text, truth, deps.geocode, deps.embed, reader, settings.terms, settings.thresholds)
 
 
 def _reader_role(settings: RewardSettings) -> str | None:

@@ -11,13 +11,14 @@ from tasks.runtime.labelled import PictureFilter
 
 BOXES = """\
 Propose up to {count} regions of this image that would tell most about where it was taken, such as signs, shop fronts, \
-road markings or landmarks. The image is {width} x {height} pixels. Give each as bbox_2d [x1, y1, x2, y2] in pixels, \
+road markings or landmarks; of a scene seen from above, coastlines, harbours, airports, rivers or the pattern of its \
+streets and fields. The image is {width} x {height} pixels. Give each as bbox_2d [x1, y1, x2, y2] in pixels, \
 with the thought that leads you to look there: what you see there now and what you hope to learn."""
 
 QUERIES = """\
 These are the regions you asked to see. Propose up to {count} web searches that would verify where the image was \
 taken, each with the thought that leads to it: what you read or saw in the regions, and what the search should tell. \
-Use only names that you can read in the image."""
+Use only names that you can read in the image; a scene seen from above has none, so describe its shapes."""
 
 
 def _proposals(context: WriterContext) -> tuple[str, Ask]:

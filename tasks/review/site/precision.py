@@ -4,7 +4,6 @@ import hashlib
 from dataclasses import dataclass
 
 import polars as pl
-from scipy.special import betaincinv
 
 from tasks.review.site.page import Source
 
@@ -37,6 +36,8 @@ def precision(right: int, marked: int) -> Precision:
     if not 0 <= right <= marked or marked < 1:
         raise ValueError(f"{right} right of {marked} marked is not a count")
     tail = (1 - CONFIDENCE) / 2
+    from scipy.special import betaincinv
+
     low = 0.0 if right == 0 else float(betaincinv(right, marked - right + 1, tail))
     high = 1.0 if right == marked else float(betaincinv(right + 1, marked - right, 1 - tail))
     return Precision(right, marked, low, high)

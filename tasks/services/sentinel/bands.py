@@ -5,13 +5,14 @@ from functools import partial
 
 import numpy as np
 
-from tasks.services import ServiceError, Stac
+from tasks.services import ServiceError
 from tasks.services.errors import gather_all
 from tasks.services.sentinel.grid import Grid
 from tasks.services.sentinel.layers import lasting
 from tasks.services.sentinel.raster import Mask, OnGrid, Rect, on_grid
 from tasks.services.sentinel.scenes import BANDS, VISUAL, Scene, UnusableScene
 from tasks.services.sentinel.tone import Reflectance, from_bands, from_visual, is_subtracted_twice
+from tasks.services.stac import Stac
 
 
 class BadBands(Exception):

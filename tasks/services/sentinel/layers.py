@@ -9,10 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from schemas.settings.satellite import SatelliteSettings
-from tasks.services import ServiceError, Stac
+from tasks.services import ServiceError
 from tasks.services.sentinel.grid import Grid
 from tasks.services.sentinel.raster import Mask, all_blocks, on_grid, whole
 from tasks.services.sentinel.scenes import CLASSES, Scene, UnusableScene
+from tasks.services.stac import Stac
 
 # What one file may answer for good. All else may be better later: to go on without the scene would make the picture
 # depend on passing trouble.

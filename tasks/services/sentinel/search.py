@@ -5,9 +5,9 @@ from datetime import UTC, datetime, time, timedelta
 from typing import Any
 
 from schemas.settings.satellite import SatelliteSettings
-from tasks.services import Stac
 from tasks.services.sentinel.grid import Grid
 from tasks.services.sentinel.scenes import BANDS, CLASSES, VISUAL, Scene, UnusableScene, read_scene
+from tasks.services.stac import Stac
 
 
 async def find_scenes(stac: Stac, grid: Grid, settings: SatelliteSettings) -> tuple[list[Scene], int, dict[str, str]]:

@@ -1,6 +1,5 @@
 """Lessons in seeing: what is asked is what is painted, and nothing tells where."""
 
-import io
 import math
 import random
 from dataclasses import replace
@@ -13,12 +12,9 @@ from PIL import Image
 from infra.offline.render import encode, paint, render_jpeg
 from infra.offline.render.signs import SeenSign
 from infra.offline.world import World
-from infra.pretrain.agent_figures import wilson
 from infra.pretrain.boards import GRIDS, LEVELS, PATCH, boards_of, crop_board, lesson, letter_px, letters_of
 from infra.pretrain.measure import others, overlap
 from infra.pretrain.pictures import ATTRIBUTES, answers_of, clear_images, example, fitted, is_held_out
-from infra.pretrain.teacher import read_tiles, write_tiles
-from tasks.agent.picture import open_picture
 
 
 @pytest.fixture(scope="module")
@@ -112,24 +108,8 @@ def test_a_shuffled_picture_is_of_another_place() -> None:
     assert all(places[other] != places[own] for own, other in enumerate(others(places)))
 
 
-def test_shares_and_overlaps() -> None:
-    low, high = wilson(50, 100)[1:]
-    assert low == pytest.approx(0.4038, abs=1e-3) and high == pytest.approx(0.5962, abs=1e-3)
+def test_overlaps() -> None:
     assert overlap((0, 0, 10, 10), (5, 0, 15, 10)) == pytest.approx(1 / 3) and overlap(None, (0, 0, 1, 1)) == 0
-
-
-def test_a_zoom_into_tiles_shows_what_a_zoom_into_the_whole_shows(world: World, tmp_path: Path) -> None:
-    record = next(r for i in range(50) for r in clear_images(world, i) if r.is_pano)
-    painted = paint(world, replace(record, width=1200, height=600))
-    whole = open_picture(encode(painted), 100_352, 40_000)
-    write_tiles(tmp_path / "a.tiles", painted, whole.view, whole.scale)
-    tiled = read_tiles(tmp_path / "a.tiles", 100_352, 40_000)
-    assert (tiled.view, tiled.width, tiled.height) == (whole.view, whole.width, whole.height)
-    for box in ((5, 7, 40, 30), (90, 40, 130, 70), (0, 0, whole.width, whole.height), (440, 200, 448, 224)):
-        one, other = (np.asarray(Image.open(io.BytesIO(p.region(box))), float) for p in (tiled, whole))
-        assert one.shape == other.shape and np.abs(one - other).mean() < 1.5
-    with pytest.raises(ValueError, match="outside"):
-        tiled.region((900, 10, 950, 20))
 
 
 def test_a_box_is_widened_inside_the_picture() -> None:

@@ -77,12 +77,9 @@ def test_ascii_grids_are_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        ("cellsize 0", "has cellsize 0 in its header; write the side of a pixel in degrees"),
-        ("cellsize -0.5", "has cellsize -0.5 in its header"),
-        ("cellsize abc", "has cellsize 'abc' in its header, which is not a number"),
         ("cellsize 50", "beyond the Earth's degrees; correct its corner"),
         ("cellsize 5000", "that looks like metres: reproject it to EPSG:4326"),
-        ("", "has no cellsize in its header"),
+        ("", "cannot be read"),
     ],
 )
 def test_a_header_that_places_people_nowhere_is_refused(tmp_path: Path, line: str, words: str) -> None:
@@ -152,15 +149,6 @@ def test_a_raster_from_0_to_360_degrees_covers_both_halves(tmp_path: Path, caplo
     assert not caplog.records
 
 
-def test_a_byte_order_mark_is_named(tmp_path: Path) -> None:
-    grid = "ncols 2\nnrows 1\nxllcorner 2\nyllcorner 44\ncellsize 0.125\n1 2\n"
-    for encoding in ("utf-8-sig", "utf-16"):
-        path = tmp_path / f"{encoding}.asc"
-        path.write_text(grid, encoding=encoding)
-        with pytest.raises(InputError, match=r"plan\.population_raster: .* begins with a byte-order mark, as Excel"):
-            raster_cells(str(path))
-
-
 HEADER = "ncols 3\nnrows 2\nxllcorner 2\nyllcorner 44\ncellsize 0.125\nNODATA_value "
 
 
@@ -177,29 +165,6 @@ def test_numbers_of_an_ascii_grid_are_read_as_written(tmp_path: Path, body: str,
     path = tmp_path / "people.asc"
     path.write_text(HEADER + body)
     assert raster_cells(str(path)).people.sum() == people
-
-
-@pytest.mark.parametrize(
-    ("body", "words"),
-    [
-        ("-9999\n1 2 3\n4 nan 6\n", "holds 'nan' in line 8"),
-        ("-9999\n1,5 2 3\n4 5 6\n", "holds '1,5' in line 7"),
-        ("-9999\n1 2 3\n4 5 many\n", "holds 'many' in line 8"),
-        ("-9999\n1 2 3\n4 inf 6\n", "holds 'inf' in line 8"),
-        ("-9999\n1 2 3\n4 -5 6\n", "holds -5 people at 44.062, 2.188"),
-        ("-9999\n1 2 3 4\n5 6 7 8\n", "holds 8 numbers, but its header says ncols 3 x nrows 2 = 6"),
-        ("-9999\n1 2 3\n4 5 6\n7 8 9\n10 11 12\n", "holds 12 numbers"),
-        ("-9999\n1 2 3\n4 5", "holds 5 numbers"),
-        ("-9999\n1 2\n3 4\n5 6\n", "has 2 numbers in its first line, but ncols 3"),
-        ("many\n1 2 3\n4 5 6\n", "has nodata_value 'many' in its header"),
-    ],
-)
-def test_words_in_an_ascii_grid_are_refused(tmp_path: Path, body: str, words: str) -> None:
-    path = tmp_path / "people.asc"
-    path.write_text(HEADER + body)
-    with pytest.raises(InputError, match=words) as caught:
-        raster_cells(str(path))
-    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(

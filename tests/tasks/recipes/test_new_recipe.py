@@ -362,7 +362,7 @@ def test_the_lists_of_clues_stand_in_both_prompts() -> None:
     own = RECIPES["geoagent"]
     for prompt in (own.prompt, own.direct):
         told = words(prompt.opening({"type": "image"}))
-        for clue in ("driving direction", "license plate styles", "house numbers", "shop names and storefronts"):
+        for clue in ("driving direction", "license plate style", "house number", "shop name and storefront"):
             assert clue in told, "figure 7"
 
 

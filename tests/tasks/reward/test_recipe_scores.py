@@ -1,5 +1,6 @@
 import json
 import math
+import re
 from collections.abc import Sequence
 
 import numpy as np
@@ -13,6 +14,7 @@ from schemas.settings.reward import RewardSettings
 from tasks.recipes.geoagent import reward as geoagent
 from tasks.recipes.geoagent.reward import Consistency
 from tasks.recipes.geovista import reward as geovista
+from tasks.recipes.recipe import RECIPES
 from tasks.recipes.rewards import Reward, reward_for, reward_roles, reward_services, rewarded_recipes, score
 from tasks.recipes.spotagent import reward as spotagent
 from tasks.recipes.thinking_with_map import reward as thinking_with_map
@@ -195,6 +197,29 @@ def test_geoagent_semantic_is_eq_7(similarities: tuple[float, ...], expected: fl
     said, truth = Address("a", "b", "c"), Address("x", "y", "z")
     assert geoagent.semantic_similarity(said, truth, fixed(*similarities)) == pytest.approx(expected)
     assert geoagent.semantic_similarity(truth, Address("X", "y.", "z"), fixed(*similarities)) == 1.0  # the same names
+
+
+def test_geoagent_thresholds_follow_the_encoder() -> None:
+    same_but_place = Address("France", "Île-de-France", "Pantin")
+    vectors = {"paris": [1.0, 0.0], "pantin": [0.6, 0.8]}
+
+    def near(texts: Sequence[str]) -> np.ndarray:
+        return np.array([vectors.get(text.casefold(), [1.0, 0.0]) for text in texts])
+
+    kept = geoagent.semantic_similarity(same_but_place, PARIS.address, near)
+    cut = geoagent.semantic_similarity(same_but_place, PARIS.address, near, (0.7, 0.5, 0.61))
+    assert (kept, cut) == (pytest.approx(0.7 + 0.3 * 0.6), pytest.approx(0.7))
+    changed = RewardSettings(thresholds=(0.8, 0.6, 0.4))
+    assert "thresholds" not in RewardSettings().identity() and "thresholds" in changed.identity()
+
+
+def test_geoagent_prompts_have_the_papers_two_examples() -> None:
+    examples = re.findall(r"Example\d: (<answer>.*</answer>)", RECIPES["geoagent"].direct.system)
+    read = [parse_answer(example).address for example in examples]
+    assert read == [
+        Address("China", "Hong Kong", "Kowloon, Jordan Valley"),
+        Address("United States", "MN, Saint Louis County", "Ash Lake"),
+    ]
 
 
 def test_geoagent_truth_without_a_place_can_be_fully_right() -> None:

@@ -10,10 +10,11 @@ import pytest
 
 from schemas.settings.services import Endpoint, MapillaryEndpoint, StacEndpoint
 from tasks.collect.providers.mapillary.client import Mapillary
-from tasks.services import ServiceError, Stac
+from tasks.services import ServiceError
 from tasks.services import network as opening
 from tasks.services.http import HttpClient
 from tasks.services.network import NotPublic, is_public, may_fetch
+from tasks.services.stac import Stac
 from tasks.services.transport import Connection
 
 REAL = "https://graph.mapillary.com"

@@ -10,9 +10,10 @@ from pydantic import SecretStr
 
 from schemas.errors import StageRefused
 from schemas.settings.services import ServicesSettings, StacEndpoint
-from tasks.services import ServiceError, Stac, connect
+from tasks.services import ServiceError, connect
 from tasks.services.limits import host_limits
 from tasks.services.meter import Tally, counted_in
+from tasks.services.stac import Stac
 from tasks.services.transport import Connection
 
 START, END = datetime(2023, 5, 1, tzinfo=UTC), datetime(2023, 9, 30, 23, 59, 59, tzinfo=UTC)

@@ -15,7 +15,7 @@ from flows.cli import app
 from schemas.errors import InputError
 from schemas.load import load_config
 from tasks.lake import Lake
-from tasks.train.verl_folder import write_verl_folder
+from tasks.train.verl_folder import curriculum_order, write_verl_folder
 from tasks.train.verl_hook import compute_score
 
 
@@ -89,3 +89,13 @@ def test_the_command_writes_it_and_says_what_is_missing(filled_lake: Lake, tmp_p
 @pytest.mark.skipif(not (verl.FOLDER / "verl").is_dir(), reason="verl is not installed: run `python -m bench verl`")
 def test_verls_own_code_reads_scores_and_computes_the_same() -> None:
     assert verl.check().returncode == 0
+
+
+def test_phase_ii_mixes_both_phases() -> None:
+    rows = [{"sha256": digit, "phase": 1 if digit in "59" else 2} for digit in "9142853607"]
+    order = [row["sha256"] for row in curriculum_order(rows, 2.0)]
+    assert order == list("9595") + list("0123456789012345")
+    assert curriculum_order(rows, 0.5)[:1] == rows[:1] and len(curriculum_order(rows, 0.5)) == 5
+    alone = [{"sha256": digit, "phase": None} for digit in "31"]
+    assert curriculum_order(alone, 2.0) == alone * 2, "without a curriculum the rows keep their order"
+    assert [row["sha256"] for row in curriculum_order([*rows[1:5]], 1.0)] == list("1248")

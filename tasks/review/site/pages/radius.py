@@ -4,7 +4,6 @@ import math
 from typing import Any
 
 import polars as pl
-from scipy.stats import betabinom
 
 from tasks.review.site.blocks import Block, bars, commands, heading, points, table, words
 from tasks.review.site.page import Source, page
@@ -118,6 +117,8 @@ def _verdict(row: dict[str, Any], answers: dict[str, int], promised: float) -> t
     n = answers[row["slice"]]
     rank = math.ceil(round((n + 1) * promised, 9))
     # With n exchangeable answers before, the number covered of m new ones is beta-binomial.
+    from scipy.stats import betabinom
+
     low, high = (betabinom.ppf(edge, row["n"], rank, n + 1 - rank) / row["n"] for edge in (0.025, 0.975))
     told = f"{100 * low:.1f} to {100 * high:.1f} %"
     if row["value"] < low:

@@ -22,7 +22,7 @@ from starlette.routing import Route
 
 from infra.offline.scenes.projection import to_geographic
 from schemas.settings.services import StacEndpoint
-from tasks.services import Stac
+from tasks.services.stac import Stac
 from tasks.services.transport import Connection
 
 NAMES = ("B02", "B03", "B04", "SCL", "visual")

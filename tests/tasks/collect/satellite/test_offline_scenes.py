@@ -18,7 +18,8 @@ from tasks.geo.distance import distance_km
 from tasks.imaging.images import inspect
 from tasks.lake import Lake
 from tasks.runtime.runner import Kept
-from tasks.services import ServiceError, Stac, connect
+from tasks.services import ServiceError, connect
+from tasks.services.stac import Stac
 
 SIZE = 96
 # A desert town, and Taveuni, which the 180th meridian crosses.

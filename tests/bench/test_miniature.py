@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from bench import miniature_product
-from bench.miniature_product import EVALUATION_S, LEAST_STEPS, PHASES, STEP_S, Chain, sampled, sampled_gain
+from bench import miniature
+from bench.miniature import EVALUATION_S, LEAST_STEPS, PHASES, STEP_S, Chain, sampled, sampled_gain
 from tasks.lake import Commit, Lake
 from tasks.train.packaged import FILES, NAME
 
@@ -25,7 +25,7 @@ def commands(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
         stdout.write("why it failed\n")
         return subprocess.CompletedProcess(command, int("broken" in command))
 
-    monkeypatch.setattr(miniature_product.subprocess, "run", run)
+    monkeypatch.setattr(miniature.subprocess, "run", run)
     monkeypatch.setattr(Chain, "take", lambda self: None)
     return called
 
