@@ -73,7 +73,7 @@ def test_killed_commands_lose_nothing_and_do_nothing_twice(tmp_path: Path) -> No
         for _ in range(KILLS):
             process, height = started("collect", lake.uri, url, log), lake.read("images").height
             while process.poll() is None and lake.read("images").height == height:
-                time.sleep(0.1)
+                time.sleep(0.3)
             assert process.poll() is None, "it ended before the kill: more places are needed"
             process.kill()
             process.wait()
