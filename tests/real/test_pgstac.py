@@ -16,10 +16,10 @@ from schemas.settings.satellite import SatelliteSettings
 from schemas.settings.services import StacEndpoint
 from tasks.collect.satellite.choice import choose
 from tasks.collect.satellite.mosaic import Reading, put_together, read_layers
-from tasks.services import Stac
 from tasks.services.sentinel.grid import grid_around
 from tasks.services.sentinel.scenes import read_scene
 from tasks.services.sentinel.tone import from_bands
+from tasks.services.stac import Stac
 from tasks.services.transport import Connection
 
 pytestmark = pytest.mark.real
