@@ -3,19 +3,25 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+DEMO_READY := $(VENV)/.ready-demo
 LAKE ?= lake
 # Compiled modules are kept although images for containers often say otherwise: every worker and server is a process
 # of its own, and would compile all it imports again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test test-slow test-real test-plain release-check test-vllm lint bench chaos campaign torture audit sbom docs vllm clean clean-demo lock
+.PHONY: demo test test-all test-slow test-real test-plain release-check test-vllm lint bench chaos campaign torture rehearsal audit sbom docs vllm clean clean-demo lock
 
-demo: $(READY)
+demo: $(DEMO_READY)
 	$(BIN)/geofix demo --lake $(LAKE)
 
 # One thread a process: the workers fill the cores, and threads of a library that wait for each other burn them.
+PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder --durations 10
 test: lint
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder --durations 10
+	$(PYTEST)
+
+# And whole commands: the demo, `geofix up`, kills, clusters, the site in a browser.
+test-all: test
+	$(PYTEST) -m 'whole and not slow and not vllm and not real'
 
 # The tests that take minutes each.
 test-slow: $(READY)
@@ -60,6 +66,11 @@ campaign: $(READY)
 torture: $(READY)
 	$(BIN)/python -m bench.torture
 
+# The profile `production`, five recipes the whole way, with loopback servers in the place of each vendor; fails if one of
+# its settings is never read. REHEARSAL=spotagent,geovista: those alone.
+rehearsal: $(READY)
+	$(BIN)/python -m bench.rehearsal $(if $(REHEARSAL),--recipes $(REHEARSAL))
+
 # What the lock file pins, torch with it, whose version is in pyproject.toml.
 PINNED = { cat constraints.txt; grep -o 'torch==[0-9.]*' pyproject.toml; }
 
@@ -79,12 +90,18 @@ sbom: $(READY)
 
 # uv installs in seconds what pip needs minutes for, and compiles the bytecode that makes the first start quick.
 # It does not read pip's settings: a folder of wheels named for pip (PIP_FIND_LINKS) is passed on.
-$(READY): pyproject.toml constraints.txt
-	@echo "setting up $(VENV): once, about a minute"
+INSTALL = $(BIN)/uv pip install --python $(BIN)/python --compile-bytecode \
+	$(if $(PIP_FIND_LINKS),--find-links "$(PIP_FIND_LINKS)") --constraints constraints.txt
+$(DEMO_READY): pyproject.toml constraints.txt
+	@echo "setting up $(VENV): once, one to two minutes"
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check "uv>=0.9"
-	$(BIN)/uv pip install --python $(BIN)/python --compile-bytecode \
-		$(if $(PIP_FIND_LINKS),--find-links "$(PIP_FIND_LINKS)") --constraints constraints.txt -e ".[offline,train,dev]"
+	$(INSTALL) -e ".[offline,train]"
+	touch $(DEMO_READY)
+
+$(READY): $(DEMO_READY)
+	@echo "adding the tools of the tests to $(VENV): once, half a minute"
+	$(INSTALL) -e ".[offline,train,dev]"
 	touch $(READY)
 
 # The serving engine, in an environment of its own (docs/cluster.md): for pools, and `geofix serve --engine vllm`.

@@ -248,7 +248,7 @@ def settings_named(field: str) -> list[str]:
 
 
 def _shown(path: tuple[str, ...], value: Any) -> str:
-    if any(word in path[-1].lower() for word in HIDDEN):
+    if any(word in HIDDEN for word in re.split(r"[^a-z]+", path[-1].lower())):  # not of `max_tokens`
         return "something (not shown)"
     text = repr(value)
     return text if len(text) <= 60 else text[:59] + "…"

@@ -21,6 +21,8 @@ from tasks.geo.distance import distance_km
 from tasks.lake import Commit, Lake
 from tasks.lake.names import KEY_FILE
 
+pytestmark = pytest.mark.whole
+
 ROOT = Path(__file__).resolve().parent.parent
 PLACES = 6
 NOW = datetime(2026, 3, 1, tzinfo=UTC)

@@ -1,4 +1,4 @@
-"""Every `geofix` command that a page names exists, with its options and settings; the tours are run as written."""
+"""Every `geofix` command that a page names exists, with its options and settings; tours and papers run as written."""
 
 import os
 import re
@@ -13,6 +13,7 @@ import pytest
 import typer
 from typer.main import get_command
 
+from bench.rehearsal.__main__ import main as rehearse
 from flows.cli import app
 from schemas.load import load_config
 
@@ -110,3 +111,10 @@ def test_the_tours_are_run_as_written(tmp_path: Path) -> None:
         assert done.returncode == 0, f"{tour}: {done.stdout[-1500:]}\n{done.stderr[-3000:]}"
     for made in ("lake/tables/models", "published", "backup/tables/images", "where.html"):
         assert (tmp_path / made).exists(), made
+
+
+@pytest.mark.slow
+def test_the_papers_are_reproduced_as_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """docs/reproduce.md with the profile `production`, on loopback servers and stand-ins: `make rehearsal`."""
+    assert rehearse(["--folder", str(tmp_path)]) == 0, capsys.readouterr().out[-3000:]
+    assert "production settings never read: none" in capsys.readouterr().out

@@ -13,6 +13,8 @@ from PIL import Image
 
 from tasks.lake import Commit, Lake
 
+pytestmark = pytest.mark.whole
+
 ROOT = Path(__file__).resolve().parent.parent
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
 WHERE = (("France", "Paris", 48.86, 2.35), ("Japan", "Kyoto", 35.01, 135.77), ("Kenya", "Nairobi", -1.29, 36.82))

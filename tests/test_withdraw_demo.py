@@ -15,6 +15,8 @@ from PIL import Image
 from schemas.messages import image_references
 from tasks.lake import Lake
 
+pytestmark = pytest.mark.whole
+
 ROOT = Path(__file__).resolve().parent.parent
 OPTIONS = [
     *("plan.places=12", "plan.countries=[DE, FR, GB]", "offline.port=8789", "collect.satellite.size_px=256"),

@@ -131,10 +131,7 @@ def _made(lake: Lake, recipe: str) -> list[str]:
     if regimes.height:
         policy = regimes["policy"][-1]
         kept = regimes.filter(pl.col("policy") == policy)["kept"]
-        lines.append(
-            f"  {kept.sum():,} of {kept.len():,} images to learn from by Pass@K of {policy}: learnable, with rewards "
-            "that differ"
-        )
+        lines.append(f"  {kept.sum():,} of {kept.len():,} images to learn from by Pass@K of {policy}")
     return lines + _models(lake, recipe) + _score_lines(lake, recipe)
 
 

@@ -24,9 +24,8 @@ from schemas.errors import GeofixError
 from schemas.messages import Usage, money
 from schemas.settings.spread import SpreadSettings
 from tasks.lake import Lake
-from tasks.plan.focus import last_focus
 from tasks.plan.report import COLUMNS as PLAN_COLUMNS
-from tasks.plan.report import focus_table, write_report
+from tasks.plan.report import write_report
 from tasks.plan.stage import STAGE as PLAN
 from tasks.runtime.calls import spent_usd
 from tasks.runtime.estimate import Limit, StepEstimate, estimate, limits
@@ -174,13 +173,12 @@ def training_plan(config: Config, nodes: dict[str, dict[str, float]]) -> dict[st
 
 
 def plan_dry_run(call: Call) -> int:
-    """Draw the plan without writing it, and show it: quotas, what plan.focus weighs and adds, and the maps."""
+    """Draw the plan without writing it, and show it: quotas and the maps."""
     config = call.options().resolve()
     check_before(config, ["plan"])
     lake = Lake(config.lake, read_only=True)
     inputs, settings = open_inputs(PLAN, lake), config.plan
     places, refusals = PLAN.compute(inputs, settings)
-    focus = last_focus(inputs, settings) if settings.focus else None
     known = lake.read("places", columns=["place_id"])
     new = places.filter(~pl.col("id").is_in(known["place_id"].implode())).height
     shown = places.with_columns(
@@ -191,11 +189,10 @@ def plan_dry_run(call: Call) -> int:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError:  # a lake that can only be read
         folder = Path(tempfile.mkdtemp(prefix="geofix-plan-"))
-    made = write_report(shown.select(PLAN_COLUMNS), settings, folder, focus)
+    made = write_report(shown.select(PLAN_COLUMNS), settings, folder)
     if call.as_json:
         counts = {"places": places.height, "new": new, "refused": refusals.height}
-        weights = focus_table(focus).to_dicts()
-        print_json({**counts, "focus": weights, "files": {name: str(path) for name, path in made.files.items()}})
+        print_json({**counts, "files": {name: str(path) for name, path in made.files.items()}})
         return DONE
     print(made.markdown)
     print(

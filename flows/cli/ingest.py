@@ -68,7 +68,8 @@ def _by_options(message: str, call: Call) -> str:
 
     def named(match: re.Match[str]) -> str:
         own = any(text.startswith(f'ingest.{match[1]}="') for text in call.overrides or [])
-        return f"--{match[1].replace('_', '-')} (ingest.{match[1]})" if own else match[0]
+        option = "as" if match[1] == "purpose" else match[1].replace("_", "-")
+        return f"--{option} (ingest.{match[1]})" if own else match[0]
 
     return re.sub(r"--set: ingest\.(\w+)", named, message)
 

@@ -120,8 +120,8 @@ def ingest(
 
     given = {
         **{"layout": layout, "images": images, "name": name, "licence": licence, "attribution": attribution},
-        **{"split": split, "encoding": encoding, "swap_lat_lon": swap_lat_lon, "keep_lat_lon": keep_lat_lon},
-        **{"replace": replace, "retry_refused": retry_refused},
+        **{"purpose": purpose, "split": split, "encoding": encoding, "swap_lat_lon": swap_lat_lon},
+        **{"keep_lat_lon": keep_lat_lon, "replace": replace, "retry_refused": retry_refused},
     }
     return run_ingest(file, with_options(call, given))
 

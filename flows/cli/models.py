@@ -77,6 +77,7 @@ class _Role:
     base_url: str
     model: str
     price: str
+    price_source: str | None  # where it was read, in --json
     missing: tuple[str, ...]
     unreachable: bool = False
     embeds: bool = False
@@ -117,7 +118,7 @@ def _roles(config: Any) -> list[_Role]:
         if price is not None and price.as_of:
             words += f" ({price.as_of})"
         base_url = "-" if endpoint is None else "a pool on the cluster" if pool is not None else endpoint.base_url
-        asking = name, ", ".join(dict.fromkeys(sections)), role.endpoint, base_url, model, words
+        asking = name, ", ".join(dict.fromkeys(sections)), role.endpoint, base_url, model, words, price and price.source
         found.append(_Role(*asking, tuple(missing), endpoint is None, name in embedders))
     return found
 

@@ -18,7 +18,7 @@ GROUP = "Run the pipeline"
 ONE_STAGE = "Run one stage"
 # What `--dry-run` of a stage does.
 DRY_RUN = {
-    "plan": "show the plan, its maps and what plan.focus adds; plan nothing",
+    "plan": "show the plan and its maps; plan nothing",
     "collect": "estimate requests, bytes, time and API budget; fetch nothing",
     "train": "say what fits on the GPUs seen; load and write nothing",
     **dict.fromkeys(

@@ -34,7 +34,7 @@ class FlowSettings(Settings):
     )
     record_idle: bool = Field(
         False,
-        description="a command with nothing to do is a run in Prefect and in the table `runs` as well; otherwise it ends "
+        description="a command with nothing to do is a run in Prefect and in the table `runs` too; otherwise it ends "
         "at once",
         json_schema_extra=OPERATIONAL,
     )

@@ -103,8 +103,8 @@ class IngestSettings(Settings):
     held_out: int | None = Field(
         None,
         ge=1,
-        description="rows drawn by `seed` that are the benchmark; the others that are taken are for training "
-        "(MAPBench: 2,500 of 5,000; IMAGEO-2: 902 of 2,929)",
+        description="rows drawn by `seed` that are the benchmark, or of a training set the validation; the others that "
+        "are taken are for training (MAPBench: 2,500 of 5,000; IMAGEO-2: 902 of 2,929)",
     )
     draw: int | None = Field(None, ge=1, description="rows to take, drawn as `draw_by` says; null: all")
     draw_by: Literal["strata", "cities"] = Field(

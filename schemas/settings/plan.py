@@ -151,15 +151,6 @@ class PlanSettings(Settings):
     )
     split: SplitShares = SplitShares()
     cities: CitySettings = CitySettings()
-    focus: Literal["last-evaluation"] | None = Field(
-        None,
-        description="also plan training places where the last evaluation on the validation split was weak, in addition "
-        "to those of every evaluation before; none: the plain plan",
-    )
-    focus_places: int = Field(20, ge=1, le=10_000_000, description="places that each evaluation adds")
-    focus_bound: float = Field(
-        3.0, ge=1, le=100, description="a country or climate belt weighs at most n times, and at least 1/n, of plain"
-    )
 
     @model_validator(mode="before")
     @classmethod
@@ -180,8 +171,6 @@ class PlanSettings(Settings):
     def _fits_the_mode(self) -> Self:
         if self.mode == "cities" and self.population_raster:
             raise ValueError("population_raster is for mode world: cities come with their own people")
-        if self.mode == "cities" and self.focus:
-            raise ValueError("focus is for mode world: it weighs countries and cells, and a set of cities is fixed")
         if self.mode == "cities" and self.places < self.cities.count:
             raise ValueError(
                 f"{self.places} places cannot lie in {self.cities.count} cities: "
@@ -202,8 +191,6 @@ class PlanSettings(Settings):
         """The fields that decide what comes out. What a preset stands for counts, not its name."""
         found = super().identity()
         del found["preset"]
-        for name in ("focus", "focus_places", "focus_bound"):
-            del found[name]  # added places are told apart by their rows: the plain ones are the same with and without
         # Settings of the other mode change nothing.
         unused = ("mode", "cities") if self.mode == "world" else ("within_cell", "jitter_km", "cell_floor_people")
         return {name: value for name, value in found.items() if name not in unused}

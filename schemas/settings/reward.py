@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from schemas.settings.base import OPERATIONAL, Settings
+from schemas.settings.base import ADDED, OPERATIONAL, Settings
 
 Cosine = Annotated[float, Field(ge=-1, le=1)]
 THRESHOLDS = (0.7, 0.5, 0.0)
@@ -31,6 +31,7 @@ class RewardSettings(Settings):
         THRESHOLDS,
         description="GeoAgent eq. 6: delta of country, region and place, as chosen for its encoder (Table 5; the paper "
         "has no third, 0 keeps a negative cosine from costing reward). Another encoder's cosines need others",
+        json_schema_extra=ADDED,
     )
     consistency: str | None = Field(
         "consistency", description="GeoAgent eq. 8: model role that reads the reasoning; null: the term is left out"
@@ -53,8 +54,8 @@ class RewardSettings(Settings):
 
     def identity(self) -> dict[str, Any]:
         """The fields that decide what comes out; a term that is off decides nothing."""
-        off = {*(() if self.grounding else ("grounding",)), *(("thresholds",) if self.thresholds == THRESHOLDS else ())}
-        return {name: value for name, value in super().identity().items() if name not in off}
+        found = super().identity()
+        return found if self.grounding else {name: value for name, value in found.items() if name != "grounding"}
 
     @model_validator(mode="after")
     def _some_terms(self) -> "RewardSettings":

@@ -1,6 +1,6 @@
 """The plan: where pictures are looked for."""
 
-from schemas.tables.base import FLOAT, INT, JSON, STRING, Table, matches
+from schemas.tables.base import FLOAT, INT, STRING, Table, matches
 
 TABLES = (
     Table(
@@ -24,9 +24,6 @@ TABLES = (
             "viewport_km": FLOAT,  # side of the square, true to scale, that stands for the city
             "seed": INT,
             "plan_version": STRING,
-            "focus": STRING,  # evaluation_id|snapshot_id whose weak slices added the place; null: of the plain plan
-            "focus_factor": FLOAT,  # of its country and climate belt against the plain plan
-            "focus_why_json": JSON,  # the factors of country and belt, the policy and its answers
         },
         required=("country", "lat", "lon", "split"),
         about="where to look",

@@ -131,7 +131,7 @@ def _row(image_id: str, policy: str, rows: pl.DataFrame, settings: DifficultySet
     rewards = np.array(rows["reward"].to_list(), dtype=np.float64)
     varies = bool(rewards.max() - rewards.min() > _SAME)
     learnable = found.phase is not None
-    reason = found.reason if not learnable else None if varies or settings.keep == "learnable" else "no_reward_variance"
+    reason = found.reason if not learnable else None if settings.keep == "learnable" or varies else "no_reward_variance"
     return {
         "id": f"{image_id}|{policy}",
         "image_id": image_id,

@@ -15,7 +15,7 @@ import polars as pl
 from schemas.settings.ingest import IngestSettings
 from tasks.geo.boundaries import country_of
 from tasks.geo.cell_split import cell_number
-from tasks.ingest.layouts import listed
+from tasks.ingest.layouts import held_out_split, listed
 from tasks.ingest.refusal import TableRefused
 from tasks.ingest.row_equality import read_degrees, row_id
 from tasks.ingest.survey import Survey
@@ -51,7 +51,7 @@ def drawn(survey: Survey, settings: IngestSettings, strata: Strata | None = None
 
 
 def _held_out(survey: Survey, settings: IngestSettings) -> Survey:
-    """The survey with the rows that are the benchmark, drawn apart from those that are taken."""
+    """The survey with the rows that are held out, drawn apart from those that are taken."""
     if settings.held_out is None:
         return survey
     if settings.held_out >= survey.rows:
@@ -60,7 +60,8 @@ def _held_out(survey: Survey, settings: IngestSettings) -> Survey:
         )
     rows = pl.concat(_chances(survey, f"{settings.seed} held out")).sort("chance", "row").head(settings.held_out)["row"]
     left = survey.rows - len(rows)
-    note = f"held out: {len(rows):,} rows are the benchmark, {left:,} are for training (ingest.seed {settings.seed})"
+    name = {"benchmark": "the benchmark", "validation": "for validation"}[held_out_split(settings)]
+    note = f"held out: {len(rows):,} rows are {name}, {left:,} are for training (ingest.seed {settings.seed})"
     return replace(survey, held_out=rows.sort(), notes=(*survey.notes, note))
 
 

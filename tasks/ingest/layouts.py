@@ -168,6 +168,11 @@ def split_of_purpose(settings: IngestSettings, layout: Layout) -> str | None:
     return chosen or (layout.split if settings.purpose is None else None)
 
 
+def held_out_split(settings: IngestSettings) -> str:
+    """What rows that are held out are for: a training set is validated on its own, any other is a benchmark."""
+    return "validation" if settings.purpose == "training" else "benchmark"
+
+
 def listed(names: Sequence[str]) -> str:
     """Column names for a message."""
     return ", ".join(safe_text(name, limit=40) for name in names[:20]) + (

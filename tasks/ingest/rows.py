@@ -21,7 +21,7 @@ from tasks.geo.cell_split import SPLITS as SPLIT_NAMES
 from tasks.geo.cell_split import cell_number, keeps_clear, split_of_cells
 from tasks.geo.distance import distance_km
 from tasks.ingest.files import Found, PictureFolder
-from tasks.ingest.layouts import purpose_of, split_of_purpose
+from tasks.ingest.layouts import held_out_split, purpose_of, split_of_purpose
 from tasks.ingest.positions import country_numbers, in_mid_ocean, in_other_country
 from tasks.ingest.refusal import Refusal
 from tasks.ingest.row_equality import KINDS, SPLITS, read_degrees, read_moment, row_id
@@ -158,7 +158,7 @@ class RowChecks:
         """The split of rows that name none."""
         if (held_out := self.survey.held_out) is not None:
             is_held_out = pl.col("row").is_in(held_out.implode())
-            return pl.when(is_held_out).then(pl.lit("benchmark")).otherwise(pl.lit("train"))
+            return pl.when(is_held_out).then(pl.lit(held_out_split(self.settings))).otherwise(pl.lit("train"))
         return pl.lit(self.settings.split or split_of_purpose(self.settings, self.survey.layout))
 
     def check(self, rows: pl.DataFrame) -> pl.DataFrame:

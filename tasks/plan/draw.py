@@ -14,7 +14,6 @@ from tasks.geo.seeded_random import key, uniform
 from tasks.plan.cells import PARTS, Cells, cell_corner, cell_number
 from tasks.plan.land import Islets, islets
 from tasks.plan.rounds import FIRST_LATE, Floats, Ints, Slots, empty_slots, fill
-from tasks.plan.spacing import Spacing
 
 TRIES_PER_CELL = 8  # tries after which a slot draws another cell,
 TOWN_TRIES = 6  # and the last ones of each lot leave the towns and take any land of the cell
@@ -91,28 +90,17 @@ class _Chances:
         return lat, west + (square % PARTS + w) / PARTS
 
 
-def draw(
-    table: Cells,
-    quotas: Mapping[str, int],
-    settings: PlanSettings,
-    weights: Floats | None = None,
-    stream: str = "draw",
-    spacing: Spacing | None = None,
-) -> Slots:
-    """A place for every slot that can have one; the others say what stood in the way.
-
-    `weights` of the table's rows take the place of eq. 12, another `stream` gives other places, and `spacing` holds
-    places to keep away from.
-    """
+def draw(table: Cells, quotas: Mapping[str, int], settings: PlanSettings) -> Slots:
+    """A place for every slot that can have one; the others say what stood in the way."""
     number = {code: i for i, code in enumerate(country_codes())}
     wanted = [(number[code], quota) for code, quota in sorted(quotas.items()) if quota]
     slots = empty_slots(np.array([c for c, _ in wanted]), np.array([q for _, q in wanted], dtype=np.int64))
     chances = _Chances(
         table=table,
         settings=settings,
-        keys=np.array([key(stream, settings.seed, code) for code in country_codes()]),
-        reach=np.concatenate([[0.0], np.cumsum(table.weights(settings.floor_people) if weights is None else weights)]),
+        keys=np.array([key("draw", settings.seed, code) for code in country_codes()]),
+        reach=np.concatenate([[0.0], np.cumsum(table.weights(settings.floor_people))]),
         islets=islets(),
     )
     splits = split_of_cells(settings.seed, settings.split, settings.buffer_km)
-    return fill(slots, chances, splits, settings.spacing_km, settings.buffer_km, spacing)
+    return fill(slots, chances, splits, settings.spacing_km, settings.buffer_km)

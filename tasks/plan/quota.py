@@ -91,23 +91,10 @@ def _refuse_what_none_has(chosen: pl.DataFrame, weights: QuotaWeights) -> None:
     raise InputError(f"plan.weights: only {' and '.join(counted)} count, of which {named} have none; {way}")
 
 
-def country_quotas(
-    table: pl.DataFrame,
-    settings: PlanSettings,
-    factors: Mapping[str, float] | None = None,
-    places: int | None = None,
-) -> Mapping[str, int]:
-    """Places per ISO code, summing to exactly M; a country too small for one place is there with 0.
-
-    `factors` multiply the countries' shares, and are 0 for those they do not name; `places` stands for M.
-    """
+def country_quotas(table: pl.DataFrame, settings: PlanSettings) -> Mapping[str, int]:
+    """Places per ISO code, summing to exactly M; a country too small for one place is there with 0."""
     chosen = chosen_countries(table, settings)
     _refuse_what_none_has(chosen, settings.weights)
     roads, people, land = (chosen[name].to_numpy().astype(np.float64) for name in ("road_km", "population", "land_km2"))
-    parts = shares(roads, people, land, settings.weights)
-    if factors is not None:
-        parts = parts * np.array([factors.get(code, 0.0) for code in chosen["iso2"]])
-        if not parts.sum():
-            return dict.fromkeys(chosen["iso2"], 0)
-    quotas = whole_quotas(parts, settings.places if places is None else places)
+    quotas = whole_quotas(shares(roads, people, land, settings.weights), settings.places)
     return dict(zip(chosen["iso2"].to_list(), quotas.tolist(), strict=True))

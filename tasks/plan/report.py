@@ -2,7 +2,6 @@
 
 import hashlib
 import io
-from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 
@@ -14,16 +13,14 @@ from schemas.settings.plan import PlanSettings
 from tasks.geo.atlas import countries, outlines
 from tasks.lake import Lake
 from tasks.plan.cities import choose_cities
-from tasks.plan.focus import Focus, last_focus
-from tasks.plan.stage import STAGE, plan_identity, planned
+from tasks.plan.stage import plan_identity, planned
 from tasks.runtime.identity import digest
 from tasks.runtime.report import MADE_FROM, Report, markdown_table, report_folder, write_files
-from tasks.runtime.stage import open_inputs
 
 SCALE = 2  # drawn twice as large and reduced: smooth lines without a plotting library
 VERSION = 2  # raise it when the files look different for the same plan
 SHOWN = 25  # rows of a table in the page; the files hold all
-COLUMNS = ("place_id", "country", "city_id", "lat", "lon", "split", "focus")  # of places: what a report shows
+COLUMNS = ("place_id", "country", "city_id", "lat", "lon", "split")  # of places: what a report shows
 SLICE = 50_000
 CONTINENTS = {
     "AF": "Africa",
@@ -37,24 +34,19 @@ CONTINENTS = {
 SEA, LAND, COAST = (190, 210, 226), (250, 248, 241), (134, 146, 156)
 # Colours a colour-blind reader can tell apart (Okabe and Ito).
 SPLIT_COLOURS = {"train": (0, 114, 178), "validation": (230, 159, 0), "benchmark": (213, 94, 0)}
-WEAK, STRONG, ADDED = (213, 94, 0), (86, 180, 233), (0, 0, 0)
 SOUTH_LAT, NORTH_LAT = -60.0, 84.0  # the plan leaves Antarctica out by default, and so does the map,
 POLE_LAT = -90.0  # unless there are places
 
 
 def report(lake: Lake, settings: PlanSettings) -> Report:
     """The report of the plan that stands in the lake."""
-    focus = last_focus(open_inputs(STAGE, lake), settings) if settings.focus else None
-    made = write_report(lake.read("places", columns=COLUMNS), settings, report_folder(lake, "plan"), focus)
+    made = write_report(lake.read("places", columns=COLUMNS), settings, report_folder(lake, "plan"))
     lake.blobs.push("reports/plan", last=MADE_FROM)
     return made
 
 
-def write_report(places: pl.DataFrame, settings: PlanSettings, folder: Path, focus: Focus | None = None) -> Report:
-    """Write map.png, countries.csv, continents.csv and, for a plan of cities, cities.csv into the folder.
-
-    With a focus, focus.png and focus.csv show where the last evaluation was weak and what it adds.
-    """
+def write_report(places: pl.DataFrame, settings: PlanSettings, folder: Path) -> Report:
+    """Write map.png, countries.csv, continents.csv and, for a plan of cities, cities.csv into the folder."""
     by_country = quota_table(places, settings)
     by_continent = continent_table(by_country)
     make = {
@@ -72,56 +64,10 @@ def write_report(places: pl.DataFrame, settings: PlanSettings, folder: Path, foc
         by_city = city_table(places, settings)
         make["cities.csv"] = lambda: by_city.write_csv().encode()
         text += [f"## Cities: {by_city.height}", markdown_table(by_city.head(SHOWN))]
-    if settings.focus:
-        weights = focus_table(focus)
-        make["focus.csv"] = lambda: weights.write_csv().encode()
-        make["focus.png"] = lambda: focus_map(places, focus)
-        text += [focus_words(focus, places), *([markdown_table(weights.head(SHOWN))] if focus else [])]
-    about = [plan_identity(settings), _content(places), *([focus] if settings.focus else [])]
+    about = [plan_identity(settings), _content(places)]
     files = write_files(folder, digest("plan report", VERSION, *about), make)
     text.append("\n".join(f"- `{path}`" for path in files.values()))
     return Report("\n\n".join(text) + "\n", files)
-
-
-def focus_words(focus: Focus | None, places: pl.DataFrame) -> str:
-    """Which evaluation weighs, and how many places it and those before it added."""
-    head = "## Focus on what the last evaluation missed"
-    if focus is None:
-        asks = "`geofix evaluate --set evaluate.radius.calibrate=true` or `--set evaluate.split=validation`"
-        return f"{head}\n\nNo policy was scored on the validation split: the plain plan. {asks} scores one."
-    mine = int((places["focus"] == focus.key).sum())
-    before = places["focus"].count() - mine
-    said = f"{mine:,} places added for {focus.policy} ({focus.answers:,} validation answers)"
-    return f"{head}\n\n{said}, {before:,} by earlier evaluations; weights within 1/{focus.bound:g} and {focus.bound:g}."
-
-
-def focus_table(focus: Focus | None) -> pl.DataFrame:
-    """One row for each slice, and for each country the factor that follows; the weakest first."""
-    rows = [
-        (by, name, weight) for by, found in (focus.slices if focus else {}).items() for name, weight in found.items()
-    ]
-    rows += [("country factor", code, factor) for code, factor in (focus.countries if focus else {}).items()]
-    used = ("country", "belt", "kind", "category", "country factor")
-    table = pl.DataFrame(rows, schema={"by": pl.String, "slice": pl.String, "weight": pl.Float64}, orient="row")
-    table = table.filter(pl.col("by").is_in(used)).with_columns(pl.col("weight").round(3))
-    return table.sort(["weight", "by", "slice"], descending=[True, False, False])
-
-
-def focus_map(places: pl.DataFrame, focus: Focus | None, width: int = 1800) -> bytes:
-    """A PNG of the world: countries from blue (strong) over pale to red (weak), and a dot for every added place."""
-    fills: dict[str, tuple[int, ...]] = {}
-    for code, factor in (focus.countries if focus else {}).items():
-        share = np.clip(np.log(factor) / np.log(max(focus.bound if focus else 1.0, 1.0001)), -1, 1)
-        end = np.array(WEAK if share > 0 else STRONG)
-        fills[code] = tuple((np.array(LAND) + abs(share) * (end - np.array(LAND))).astype(int).tolist())
-    picture = _drawn_map(width, SOUTH_LAT, fills)
-    pen = ImageDraw.Draw(picture)
-    per_degree, radius = width * SCALE / 360, 4 * SCALE
-    for lat, lon, key in places.drop_nulls("focus").select("lat", "lon", "focus").iter_rows():
-        px, py = (lon + 180) * per_degree, (NORTH_LAT - lat) * per_degree
-        colour = ADDED if focus and key == focus.key else COAST
-        pen.ellipse((px - radius, py - radius, px + radius, py + radius), fill=colour, outline=(255, 255, 255))
-    return _png(picture, width)
 
 
 def _png(picture: Image.Image, width: int) -> bytes:
@@ -202,11 +148,6 @@ def world_map(places: pl.DataFrame, width: int = 1800) -> bytes:
 @lru_cache(maxsize=1)
 def _empty_map(width: int, south_lat: float) -> Image.Image:
     """Land, coasts and borders."""
-    return _drawn_map(width, south_lat, {})
-
-
-def _drawn_map(width: int, south_lat: float, fills: Mapping[str, tuple[int, ...]]) -> Image.Image:
-    """The same with countries, by ISO code, in colours of their own."""
     per_degree = width * SCALE / 360
     picture = Image.new("RGB", (width * SCALE, round((NORTH_LAT - south_lat) * per_degree)), SEA)
     pen = ImageDraw.Draw(picture)
@@ -218,8 +159,7 @@ def _drawn_map(width: int, south_lat: float, fills: Mapping[str, tuple[int, ...]
         corners = np.column_stack([x[span], y[span]]).round().astype(int)
         corners = corners[np.concatenate([[True], (np.diff(corners, axis=0) != 0).any(axis=1)])]
         if len(corners) > 2:
-            colour = fills.get(shape.country[shape.ring_region[ring]], LAND)
-            pen.polygon([tuple(c) for c in corners.tolist()], fill=tuple(colour))
+            pen.polygon([tuple(c) for c in corners.tolist()], fill=LAND)
     _borders(pen, x, y)
     return picture
 

@@ -74,14 +74,9 @@ def empty_slots(group: Ints, quota: Ints) -> Slots:
     )
 
 
-def fill(
-    slots: Slots, source: Source, splits: Splits, spacing_km: float, buffer_km: float, spacing: Spacing | None = None
-) -> Slots:
-    """A place for every slot that can have one; the others say what stood in the way.
-
-    `spacing` holds places of another draw, to which the new ones keep their distance.
-    """
-    spacing = spacing or Spacing(spacing_km)
+def fill(slots: Slots, source: Source, splits: Splits, spacing_km: float, buffer_km: float) -> Slots:
+    """A place for every slot that can have one; the others say what stood in the way."""
+    spacing = Spacing(spacing_km)
     before = 0
     for tries in (*ROUNDS, *LATE_ROUNDS):
         waiting = np.flatnonzero(slots.row < 0)

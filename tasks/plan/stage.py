@@ -13,16 +13,14 @@ import polars as pl
 from schemas.errors import InputError
 from schemas.settings.plan import PlanSettings
 from tasks.geo.boundaries import country_codes
-from tasks.geo.cell_split import SPLITS, rejoined, split_of_cells
+from tasks.geo.cell_split import rejoined
 from tasks.plan.cells import Ints, cell_number, cells
 from tasks.plan.cities import choose_cities, draw_in_cities
 from tasks.plan.draw import draw
-from tasks.plan.focus import COLUMNS, Focus, last_focus, train_weights
 from tasks.plan.population import raster_cells, raster_digest, tell_gaps
 from tasks.plan.quota import country_quotas, country_table
 from tasks.plan.roads import road_lengths, roads_digest, tell_countries_without_roads
-from tasks.plan.rounds import Slots, empty_slots
-from tasks.plan.spacing import Spacing
+from tasks.plan.rounds import Slots
 from tasks.plan.table import place_rows, refusal_rows
 from tasks.runtime.runner import ColumnStage, Inputs, digest
 
@@ -137,76 +135,6 @@ def _rules(slots: Slots, cell: Ints, settings: PlanSettings) -> int:
     return 2 if slots.late.any() else 1
 
 
-_NO_SLOTS = empty_slots(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64))
-
-
-def focused_places(
-    inputs: Inputs, settings: PlanSettings, plain: pl.DataFrame
-) -> tuple[pl.DataFrame, pl.DataFrame, Focus | None]:
-    """The places that evaluations added to the plain ones, the slots for which none was found, and the last focus."""
-    focus = last_focus(inputs, settings)
-    spacing = Spacing(settings.spacing_km)
-    spacing.accept(plain["lat"].to_numpy(), plain["lon"].to_numpy())
-    known = inputs.frame("places").drop_nulls("focus").sort("place_id")
-    known = known.filter(pl.col("focus") != focus.key) if focus else known
-    # Places of other rules, such as another seed with its other splits, are gone.
-    versions = {key: _focus_version(key, settings) for key in known["focus"].unique()}
-    is_same = known["plan_version"] == known["focus"].replace_strict(versions, return_dtype=pl.String)
-    earlier = known.filter(is_same)
-    earlier = earlier.filter(
-        pl.Series(spacing.accept(earlier["lat"].to_numpy(), earlier["lon"].to_numpy()), dtype=pl.Boolean)
-    )
-    names = [*plain.columns[1:], *COLUMNS]
-    earlier = earlier.select(pl.col("place_id").alias("id"), *names)
-    if focus is None:
-        return earlier, refusal_rows(_NO_SLOTS, np.zeros(0, dtype=np.int64), [], []), None
-    table = raster_cells(settings.population_raster) if settings.population_raster else cells()
-    weight = train_weights(table, settings, focus)
-    before = table.weights(settings.floor_people)
-    codes = country_codes()
-    # What a country's cells weigh now against before, on training cells: its belts count between countries, too.
-    now, then = (np.bincount(table.country, weights=one, minlength=len(codes)) for one in (weight, before))
-    belts = np.divide(now, then, out=np.zeros(len(codes)), where=then > 0)
-    factors = {code: focus.countries.get(code, 1.0) * belts[at] for at, code in enumerate(codes) if belts[at] > 0}
-    quotas = country_quotas(country_table(settings), settings, factors, settings.focus_places)
-    slots = draw(table, quotas, settings, weight, f"focus {focus.key}", spacing)
-    splits = split_of_cells(settings.seed, settings.split, settings.buffer_km)
-    there = slots.row >= 0
-    there[there] = splits[cell_number(slots.lat[there], slots.lon[there])] == SPLITS.index("train")
-    found, lost = np.flatnonzero(there), np.flatnonzero(~there)
-    slots.refusal[lost] = np.maximum(slots.refusal[lost], 1)
-    share = np.divide(weight, now[table.country], out=np.zeros(len(weight)), where=now[table.country] > 0)
-    of_cell = focus.of_cells(table)
-
-    def country(part: Ints) -> pl.Series:
-        return pl.Series(codes).gather(slots.group[part])
-
-    def more(part: Ints) -> dict[str, pl.Series]:
-        row, named = slots.row[part], country(part).to_list()
-        belt = of_cell[row].tolist()
-        total = [focus.countries.get(code, 1.0) * one for code, one in zip(named, belt, strict=True)]
-        return {
-            "weight": pl.Series(weight[row]),
-            "probability": pl.Series(share[row]),
-            "focus": pl.repeat(focus.key, len(part), eager=True, dtype=pl.String),
-            "focus_factor": pl.Series(total, dtype=pl.Float64),
-            "focus_why_json": pl.Series(
-                [focus.why(code, one) for code, one in zip(named, belt, strict=True)], dtype=pl.String
-            ),
-        }
-
-    added = place_rows(slots, found, country, more, settings, _focus_version(focus.key, settings))
-    named = [f"focus-{code}" for code in country(lost).to_list()]
-    refused = refusal_rows(slots, lost, named, [{"focus": focus.key, "country": name[6:]} for name in named])
-    return pl.concat([earlier, added.select(earlier.columns)]), refused, focus
-
-
-def _focus_version(key: str, settings: PlanSettings) -> str:
-    """By which rules places were added; a larger plain plan leaves them as they are."""
-    rules = {name: value for name, value in plan_identity(settings).items() if name != "places"}
-    return digest("plan focus", key, rules)
-
-
 def compute(inputs: Inputs, settings: PlanSettings) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Kept places and refused slots; together they are exactly M."""
     places, refusals = plan_places(settings)
@@ -216,17 +144,13 @@ def compute(inputs: Inputs, settings: PlanSettings) -> tuple[pl.DataFrame, pl.Da
             f"plan.buffer_km {settings.buffer_km:g}, plan.spacing_km {settings.spacing_km:g}: "
             f"none of the {refusals.height} places finds room ({why}); lower one of the two, or plan for more countries"
         )
-    if settings.focus is None:
-        return places, refusals
-    added, more, _ = focused_places(inputs, settings, places)
-    return pl.concat([places, added], how="diagonal").sort("country", "id"), pl.concat([refusals, more])
+    return places, refusals
 
 
 STAGE = ColumnStage(
     name="plan",
-    reads=("places", "scores", "score_slices", "labels", "images"),  # read where plan.focus is set
+    reads=(),
     writes=("places",),
     compute=compute,
     identity=plan_identity,
-    unhashed=COLUMNS,
 )

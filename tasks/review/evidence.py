@@ -106,7 +106,7 @@ def unfinished(runs: pl.DataFrame) -> list[str]:
     ]
     made = {table for stage, tables in stages.items() if last[stage]["status"] in DONE for table in tables}
     found += [f"no stage has made {table}" for table in ("images", "labels") if table not in made]
-    # A stage may look back at what later ones made, as a focused plan does: that counts for the next refresh.
+    # A stage may look back at what later ones made, and that counts for the next refresh.
     order = list(dict.fromkeys(stage.partition(".")[0] for stage in stages))
     place = {stage: order.index(stage.partition(".")[0]) for stage in stages}
     for stage, tables in stages.items():

@@ -116,22 +116,21 @@ class Ledger:
         mine = self.lake.read("runs").filter(pl.col("stage") == self.stage).sort("finished_at")
         return mine.row(-1, named=True) if mine.height else None
 
-    def last_total(self) -> int | None:
-        """How many items the last run had in its input."""
-        return None if self._last_run is None else int(self._last_run["total"])
+    def has_ended_well(self) -> bool:
+        """Whether the last run had these settings and left nothing undone."""
+        last = self._last_run
+        return last is not None and (last["status"], last["config_hash"]) == ("done", self.config_hash)
 
-    def is_unchanged(self) -> bool:
-        """Whether the last run ended well, and its settings, code, input and output are still the same.
+    def is_unchanged(self, rows: int) -> bool:
+        """Whether code, input and output are those of the last run; `rows` is how many items are kept or rejected now.
 
         Of `rejects`, to which other steps write as well, a version says nothing.
         """
         last = self._last_run
-        if last is None or last["status"] != "done":
-            return False
+        assert last is not None
         written = json.loads(last["output_versions_json"])
         return (
-            (last["config_hash"], last["code_version"]) == (self.config_hash, self.code_version)
-            and last["snapshot_id"] == self.snapshot_id
+            (last["code_version"], last["snapshot_id"], last["total"]) == (self.code_version, self.snapshot_id, rows)
             and json.loads(last["input_versions_json"]) == dict(self.input_versions)
             and all(written.get(name) == self.lake.version(name) for name in self.writes)
         )

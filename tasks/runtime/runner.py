@@ -91,12 +91,12 @@ def run(stage: Stage | ColumnStage, settings: Any, context: Context) -> StageRes
 def idle_result(stage: Stage | ColumnStage, settings: Any, context: Context) -> StageResult | None:
     """What a run would return where it had nothing to do or to mend; None where it has. Writes nothing."""
     inputs, config_hash, ledger = _begin(stage, settings, context)
-    if not ledger.is_unchanged():
+    if not ledger.has_ended_well():
         return None
     totals, total_rejects = ledger.totals()
-    if isinstance(stage, ColumnStage):  # its rows follow from inputs and settings alone
+    if isinstance(stage, ColumnStage):  # its rows follow from inputs and settings alone: none is computed
         total = sum(totals.values())
-        if total != ledger.last_total():
+        if not ledger.is_unchanged(total):
             return None
     else:
         items = with_made_from(stage.items(inputs, settings), config_hash, stage.name, stage.unhashed)

@@ -13,6 +13,8 @@ from bench import torture_faults
 from bench.torture import STAGES, judge_end, table
 from bench.torture_faults import FAULTS, HANGS, READ, USED, Ended, Fault
 
+pytestmark = pytest.mark.whole
+
 CLOCK = Path(torture_faults.__file__).with_name("clock_shift.c")
 FULL = Fault("full disk", lambda cell: Ended(0, "", ""), "no space.*free")
 

@@ -16,6 +16,8 @@ from flows.options import RunOptions
 from schemas.errors import GeofixError
 from tasks.lake import Lake
 
+pytestmark = pytest.mark.whole
+
 SLEEPER = "import time\nprint(1, flush=True)\ntime.sleep(600)"
 STUBBORN = "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + SLEEPER
 PARENT = f"import subprocess, sys\nsubprocess.Popen([sys.executable, '-c', {SLEEPER!r}]).wait()"

@@ -13,6 +13,8 @@ import pytest
 
 from tasks.lake import Lake
 
+pytestmark = pytest.mark.whole
+
 # A flow as the commands run it, with a stage whose second item never ends.
 PROGRAM = """
 import functools, os, sys, time

@@ -24,6 +24,8 @@ from flows.prefect_auth import secret_file
 from tasks.curate import STAGES as CURATE
 from tasks.lake import Lake
 
+pytestmark = pytest.mark.whole
+
 PORT = 8792
 # The smallest run that does real work before and after the review; the demo's test trains. No scene can be had: every
 # satellite row fails, after a retry.

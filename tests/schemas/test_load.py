@@ -104,6 +104,11 @@ def test_a_pasted_key_is_not_echoed() -> None:
     assert "sk-secret" not in str(caught.value)
 
 
+def test_a_number_of_tokens_is_no_key() -> None:
+    with pytest.raises(ConfigError, match=r"difficulty.max_tokens: given 32; must be"):
+        load_config(overrides=["difficulty.max_tokens=32"])
+
+
 @pytest.mark.parametrize("text", ["places", "=3", "plan.places"])
 def test_an_override_without_its_parts_is_explained(text: str) -> None:
     with pytest.raises(ConfigError, match=r"must look like section\.field=value"):

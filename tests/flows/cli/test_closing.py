@@ -153,7 +153,7 @@ def test_images_to_learn_from_are_counted_for_one_policy(tmp_path: Path) -> None
         rows = [{**row, "image_id": f"i{n}", "kept": one} for n, one in enumerate(kept)]
         lake.upsert("regimes", rows, Commit("difficulty", day))
     words = closing_words([result("evaluate.scores", {})], lake, Call())
-    assert "  1 of 3 images to learn from by Pass@K of trained:m: " in words, "the policy measured last, alone"
+    assert "  1 of 3 images to learn from by Pass@K of trained:m" in words, "the policy measured last, alone"
 
 
 def test_of_failures_the_earlier_stage_stands_first(tmp_path: Path) -> None:

@@ -45,6 +45,7 @@ def jpeg(seed: int) -> bytes:
         ("t.csv", "IMG_ID,LAT,LON\na.jpg,1,2\n", [], ["MP-16", "benchmarks Im2GPS3k and YFCC4k", "--layout im2gps3k"]),
         ("t.csv", HEADER + "a,a.jpg,1,2,CC0,x\n", ["--images", "nowhere"], ["--images nowhere", "no such folder"]),
         ("t.csv", HEADER + "a,a.jpg,1,2,CC0,x\n", ["--split", "test"], ["--split (ingest.split)", "benchmark"]),
+        ("t.csv", HEADER + "a,a.jpg,1,2,CC0,x\n", ["--as", "test"], ["--as (ingest.purpose)", "benchmark"]),
         ("t.csv", HEADER + "a,a.jpg,1,2,CC0,x\n", ["--attribution", "by {autor}"], ["{autor}", "{creator}"]),
         ("t.csv", HEADER + "a,a.jpg,1,2,CC0,x\n", ["--name", "a/b"], ["ingest.name", "letters"]),
         ("mapillary.csv", HEADER + "a,a.jpg,1,2,CC0,x\n", [], ["cannot be called 'mapillary'", "--name"]),
@@ -83,7 +84,7 @@ def test_a_folder_of_photos(tmp_path: Path) -> None:
         "id,path,lat,lon\na,0.jpg,48.85,2.35\nb,1.jpg,48.86,2.35\nc,2.jpg,148.86,2.35\nd,note.jpg,48.87,2.35\n"
         "e,5.jpg,48.85,2.35\n"
     )
-    options = ["--licence", "CC BY 4.0", "--attribution", 'Photo {id}: "our trip"', "--split", "train"]
+    options = ["--licence", "CC BY 4.0", "--attribution", 'Photo {id}: "our trip"', "--as", "training"]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_")}
     result = subprocess.run(
         [sys.executable, "-m", "flows.cli", "ingest", "trip/trip.csv", *options, "--set", "spread.workers=1"],
@@ -97,6 +98,8 @@ def test_a_folder_of_photos(tmp_path: Path) -> None:
     assert result.returncode == 0, result.stderr
     assert "trip/trip.csv: 5 rows, plain layout (id, path, lat, lon); dataset 'trip'" in result.stderr
     assert "5 in = 2 kept + 3 rejected + 0 failed" in result.stderr
+    purposes = Lake(str(tmp_path / "lake"), read_only=True).read("images")["purpose"]
+    assert set(purposes) == {"training"}, "a published set that stays whole"
     report = tmp_path / "lake/reports/ingest-trip.csv"
     for words in (
         "Dataset 'trip' has 2 photos in the lake (2 train).",

@@ -163,3 +163,12 @@ def test_a_benchmark_is_held_out_by_seed(tmp_path: Path) -> None:
     assert splits() == found != splits(seed=1)
     with pytest.raises(TableRefused, match="held_out=2929 leaves none"):
         look(path, held_out=2929)
+
+
+def test_a_training_set_is_validated_on_what_it_holds_out(tmp_path: Path) -> None:
+    path = table(tmp_path, [f"a{n},{n}.jpg,{48 + n / 5000},2.5,c,p" for n in range(40)])
+    survey = look(path, held_out=8, purpose="training")
+    assert "held out: 8 rows are for validation, 32 are for training" in survey.notes[-1]
+    checks = RowChecks(survey, IngestSettings(**RIGHTS, held_out=8, purpose="training"))
+    rows = pl.concat(map(checks.check, survey.batches()))
+    assert Counter(rows["split"]) == {"validation": 8, "train": 32} and set(rows["purpose"]) == {"training"}

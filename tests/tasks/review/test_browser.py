@@ -22,7 +22,10 @@ from tasks.review.marks import import_marks, read_marks
 from tasks.review.site import build_site
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium on this machine; `.ci/run` installs Debian's")
+pytestmark = [
+    pytest.mark.whole,
+    pytest.mark.skipif(CHROMIUM is None, reason="no chromium on this machine; `.ci/run` installs Debian's"),
+]
 SIZES = {"desktop": (1280, 900), "phone": (390, 844)}
 SNAPSHOT = "c" * 24
 expect.set_options(timeout=30_000)  # a loaded machine is slow, not wrong

@@ -18,6 +18,8 @@ import pytest
 from bench.loopback_cluster import loopback_cluster
 from tasks.services.call_store import CallStore
 
+pytestmark = pytest.mark.whole
+
 LIVENESS_S = 300.0
 ANSWER = b'{"choices": [{"message": {"content": "found"}, "finish_reason": "stop"}], "usage": {"prompt_tokens": 9}}'
 # What a command does: workers on two nodes ask a model that costs money.

@@ -13,6 +13,8 @@ import pytest
 
 from tasks.runtime.ray_watchdog import processes_of
 
+pytestmark = pytest.mark.whole
+
 # A stage with workers, as a user's own program would run it. Its last item never ends.
 PROGRAM = """
 import sys, time

@@ -31,6 +31,8 @@ from tasks.runtime.pool import spread
 from tasks.runtime.ray_watch import Watch, fitting
 from tasks.runtime.stage import Resources
 
+pytestmark = pytest.mark.whole
+
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 HERE = SpreadSettings(workers=2)

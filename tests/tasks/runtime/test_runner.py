@@ -299,7 +299,7 @@ def test_a_kept_item_must_leave_a_mark(context: Context) -> None:
 
 
 def test_a_stage_that_loses_a_row_is_an_error(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
-    from tasks.runtime import runner
+    from tasks.runtime import pool
 
     def lossy(*arguments: Any, **more: Any) -> Iterator[Any]:
         results = list(real(*arguments, **more))
@@ -307,8 +307,8 @@ def test_a_stage_that_loses_a_row_is_an_error(context: Context, monkeypatch: pyt
             result.kept = result.kept[1:]
         yield from results
 
-    real = runner.spread
-    monkeypatch.setattr(runner, "spread", lossy)
+    real = pool.spread
+    monkeypatch.setattr(pool, "spread", lossy)
     with pytest.raises(AccountingError, match=r"20 in, 1\d kept, 0 rejected, 0 failed: \d lost"):
         run(STAGE, Numbers(), context)
 

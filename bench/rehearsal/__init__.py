@@ -1,0 +1,1 @@
+"""The profile `production` on this machine: `make rehearsal`."""
