@@ -27,11 +27,11 @@ test-all: test
 test-slow: $(READY)
 	$(BIN)/python -m pytest -m slow --durations 10
 
-# Against servers as others publish them, on loopback: a Panoramax. Skipped where Debian's PostgreSQL and PostGIS are not
-# installed (apt-get install postgresql postgresql-15-postgis-3).
+# Against servers as others publish them, on loopback: Panoramax, Nominatim, pgstac and SeaweedFS. A server is left out
+# where what it needs of Debian is not installed; DEBIAN in infra/real_servers/environments.py names the packages.
 test-real: $(READY)
-	[ -x .real-servers/panoramax/bin/flask ] || $(BIN)/python -m infra.real_servers.panoramax .real-servers/panoramax install
-	$(BIN)/python -m pytest -m real -rs --durations 5 tests/real
+	$(BIN)/python -m infra.real_servers .real-servers install
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m real -rs --durations 5 tests/real
 
 # A fresh environment with a plain `pip install .`, in which plan, collect, curate and review run without the extras.
 test-plain: $(READY)

@@ -2,7 +2,8 @@
 
 The first part runs the real stage `collect` of street view (frame, Ray workers, budgets, store and tables) over 2,000
 places, each in a street of its own, one panorama each, and the `mapillary` package in a loop over a few of them: find
-what is near, get the address of the original, download it. Pictures are small and painted beforehand, and Ray's workers
+what is near, get the address of the original, download it. The same places are collected from Panoramax beside it.
+Pictures are small and painted beforehand, and Ray's workers
 are started: what is measured is how the waiting is spent. The second part gives the service a budget that binds, and
 compares the rate at which requests arrive with it.
 
@@ -70,12 +71,19 @@ def places(lake: Lake, near: list[Spot]) -> None:
     lake.upsert("places", rows, Commit("bench", 1))
 
 
-def collect(folder: Path, server: OfflineServer, near: list[Spot], **limits: float) -> StageResult:
+PATHS = {"mapillary": "/mapillary", "panoramax": "/panoramax/api"}
+
+
+def collect(
+    folder: Path, server: OfflineServer, near: list[Spot], provider: str = "mapillary", **limits: float
+) -> StageResult:
     """The stage over a place for each spot, into a new lake."""
     lake = Lake(folder)
     places(lake, near)
-    services = ServicesSettings.model_validate({"mapillary": {"base_url": f"{server.url}/mapillary", **limits}})
-    settings = CollectSettings(photos=0, panorama_width=WIDTH, panorama_min_pixels=1, half_sizes_m=(NEAR_M,))
+    services = ServicesSettings.model_validate({provider: {"base_url": server.url + PATHS[provider], **limits}})
+    settings = CollectSettings(
+        providers=(provider,), photos=0, panorama_width=WIDTH, panorama_min_pixels=1, half_sizes_m=(NEAR_M,)
+    )
     return run(STAGE, settings, Context(lake, connect(services, {}), SpreadSettings()))
 
 
@@ -158,6 +166,18 @@ def quick_part(folder: Path, server: OfflineServer, near: list[Spot]) -> Goal:
     return speed_goal(theirs, ours)
 
 
+def panoramax_part(folder: Path, server: OfflineServer, near: list[Spot]) -> None:
+    """The same places from the other provider; where none of the pictures is licensed, a place gets none."""
+    server.ask("/control/log", "DELETE")
+    start = time.perf_counter()
+    collect(folder, server, near, "panoramax")
+    seconds = time.perf_counter() - start
+    kept, asked = Lake(folder).read("images").height, server.ask("/control/log")["requests"]
+    requests = ", ".join(f"{count:,} {name}" for name, count in sorted(asked.items()))
+    print(f"   Panoramax: {kept:,} panoramas of {len(near):,} places in {seconds:.1f} s, {seconds / kept:.3f} s each")
+    print(f"     asked for: {requests}")
+
+
 def limited_part(folder: Path, server: OfflineServer, near: list[Spot]) -> Goal:
     server.latency(LATENCY_S)
     server.ask("/control/log", "DELETE")
@@ -189,7 +209,9 @@ def main() -> int:
         folder = Path(name)
         start_ray(SpreadSettings())
         collect(folder / "painted", server, near)
-        found = [quick_part(folder / "quick", server, near), limited_part(folder / "limited", server, near)]
+        found = [quick_part(folder / "quick", server, near)]
+        panoramax_part(folder / "panoramax", server, near)
+        found.append(limited_part(folder / "limited", server, near))
     stop_ray()
     return judge(found)
 

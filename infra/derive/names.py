@@ -39,6 +39,21 @@ def _exonyms() -> dict[tuple[str, str], str]:
 
 
 @cache
+def _region_locals() -> dict[str, str]:
+    """What divisions are called by those who live there, where Natural Earth draws their districts or has it wrong."""
+    with (DATA / "region_locals.csv").open(newline="", encoding="utf-8") as file:
+        return {row["division"]: row["local"] for row in csv.DictReader(file)}
+
+
+def local_region_name(division: str, title: str, polygon: str, local: str | None) -> str | None:
+    """The division's own name, or None: of a polygon called otherwise, `local` is the name of a part of it."""
+    if division in _region_locals():
+        return _region_locals()[division]
+    words = [{word[:4] for word in fold(name).split()} for name in (title, polygon)]
+    return local if words[0] & words[1] or "." not in division else None
+
+
+@cache
 def _alphabets() -> dict[str, dict[str, str]]:
     """Letters, or the first and last letter of a script, of languages whose alphabet tells them apart."""
     with (DATA / "alphabets.csv").open(newline="", encoding="utf-8") as file:
@@ -166,6 +181,7 @@ def divisions(
         taken = fold(name) in titles_of[country] and fold(name) != fold(titles[key]) if pure else False
         title = name if not pure or (same and not taken) else titles[key]
         local = _local(properties, official.get(country, [])) if main else None
+        local = local_region_name(key if pure else code, title, name, local)
         abbreviations = _abbreviations(properties, code) if main else set()
         rows.append(
             {

@@ -45,6 +45,13 @@ class DuplicatesSettings(Settings):
     spatial_m: float = Field(
         2.0, ge=0, description="pictures of one sequence and split closer than that are one place; 0 keeps all"
     )
+    burst_m: float = Field(
+        10.0,
+        ge=0,
+        description="pictures of one kind and split without a sequence that were taken closer than that, within "
+        "`burst_s` of each other, are one place; 0 keeps all",
+    )
+    burst_s: float = Field(60.0, ge=0, description="seconds between two pictures of one burst, at most")
     leak_km: float = Field(
         1.0,
         ge=0,

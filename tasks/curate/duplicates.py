@@ -76,7 +76,7 @@ def measured_pictures(inputs: Inputs) -> pl.DataFrame:
     places = inputs.frame("places", "place_id", "split").rename({"split": "place_split"})
     images = inputs.frame(
         *("images", "image_id", "place_id", "sha256", "kind", "source", "sequence_id", "creator", "lat", "lon"),
-        *("split", "purpose"),
+        *("captured_at", "split", "purpose"),
     )
     # An ingested picture belongs to no place and has a split of its own. One whose place is gone has no split, and can
     # be used neither for training nor for evaluation.

@@ -10,7 +10,7 @@ that answers a planned place. Those outvoted come last, whatever their split.
 
 import unicodedata
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -63,7 +63,8 @@ def exclusions(
 ) -> dict[str, Exclusion]:
     """Image id -> why it leaves, for the pictures that leave. `alike` are the pairs that look alike.
 
-    Needs image_id, place_id, split, sha256, kind, source, sequence_id, creator, lat, lon and phash, which may be null.
+    Needs image_id, place_id, split, sha256, kind, source, sequence_id, creator, captured_at, lat, lon and phash, which
+    may be null.
     """
     rank = pl.col("split").replace_strict(SPLIT_ORDER, return_dtype=pl.Int64)
     # By bytes and place before the id, which is keyed by the lake: of copies the same one stays in every lake.
@@ -100,6 +101,12 @@ class _Pass:
         self.sequence = [
             _sequence_key(*row) if settings.by_sequence else None
             for row in frame.select("source", "sequence_id").iter_rows()
+        ]
+        burst = frame.select("kind", "sequence_id", pl.col("captured_at").dt.epoch("ms") / 1000).iter_rows()
+        # Of a picture in no sequence, the kind and second; scenes of satellites are of one place on purpose.
+        self.taken = [
+            (kind, at) if at is not None and not sequence and kind != "satellite" else None
+            for kind, sequence, at in burst
         ]
         self.creator = [
             _creator_key(creator)
@@ -238,17 +245,29 @@ class _Pass:
                 placed.add(row)
 
     def _spatial(self, rows: Ints) -> dict[int, list[tuple[int, float]]]:
-        """Row -> the rows of its sequence that lie within the spacing."""
+        """Row -> the rows of its sequence that lie within the spacing; without a sequence, those of its burst."""
         found: dict[int, list[tuple[int, float]]] = defaultdict(list)
-        drives = np.array([row for row in rows.tolist() if self.sequence[row] is not None], dtype=np.int64)
-        if self.settings.spatial_m <= 0 or len(drives) < 2:
-            return found
-        place = self.lat[drives], self.lon[drives]
-        one, two = pairs_within(*place, *place, self.settings.spatial_m / 1000)
-        for a, b in zip(drives[one].tolist(), drives[two].tolist(), strict=True):
-            if a != b and self.sequence[a] == self.sequence[b]:
-                found[b].append((a, float(distance_km(self.lat[a], self.lon[a], self.lat[b], self.lon[b]))))
+        drives = [row for row in rows.tolist() if self.sequence[row] is not None]
+        bursts = [row for row in rows.tolist() if self.taken[row] is not None]
+        for a, b, km in self._close(drives, self.settings.spatial_m):
+            if self.sequence[a] == self.sequence[b]:
+                found[b].append((a, km))
+        for a, b, km in self._close(bursts, self.settings.burst_m):
+            (kind, second), (other_kind, other_second) = self.taken[a] or ("", 0), self.taken[b] or ("", 0)
+            if kind == other_kind and abs(second - other_second) <= self.settings.burst_s:
+                found[b].append((a, km))
         return found
+
+    def _close(self, among: list[int], metres: float) -> Iterator[tuple[int, int, float]]:
+        """Pairs of rows, both ways, that lie within a distance, with it in kilometres."""
+        if metres <= 0 or len(among) < 2:
+            return
+        rows = np.array(among, dtype=np.int64)
+        place = self.lat[rows], self.lon[rows]
+        one, two = pairs_within(*place, *place, metres / 1000)
+        for a, b in zip(rows[one].tolist(), rows[two].tolist(), strict=True):
+            if a != b:
+                yield a, b, float(distance_km(self.lat[a], self.lon[a], self.lat[b], self.lon[b]))
 
     def _apart(self, row: int, of: int) -> dict[str, Any]:
         """How far an outvoted copy lies from the one that stays."""

@@ -132,15 +132,13 @@ def _country_columns() -> pl.DataFrame:
 @cache
 def _region_columns() -> pl.DataFrame:
     """Names by label of the border index."""
-    names = region_names_table().select("region", "local", "division", "district", "country")
-    # A district's polygon knows no local name of the division around it; another polygon of the division may.
-    local = names.drop_nulls("local").filter(pl.col("district").is_null()).unique("division", keep="first")
+    names = region_names_table().select("region", "local", "division", "district")
+    # A district's polygon may know no local name of the division around it; another polygon of the division may.
+    local = names.drop_nulls("local").sort(pl.col("district").is_not_null()).unique("division", keep="first")
     names = names.drop("local").join(
         local.select("division", "local"), on="division", how="left", maintain_order="left"
     )
-    frame = names.select(
-        "region", region_local=pl.coalesce("local", "region"), division="division", district="district"
-    )
+    frame = names.select("region", region_local="local", division="division", district="district")
     return pl.concat([pl.DataFrame({name: [None] for name in frame.columns}, schema=frame.schema), frame])
 
 

@@ -31,6 +31,7 @@ from tasks.lake.ids import may_be_hexadecimal, may_be_rounded, written_as_float
 from tasks.services.errors import safe_url
 
 LONGEST_ID = 500
+FORECAST_ROWS = 100_000  # a look at more would delay the start of large tables
 NULL_ISLAND_KM = 1.0
 _UNPRINTABLE = r"[\p{C}\p{Z}&&[^ ]]"
 _PLACES = re.compile(r"\{(?:id|flat|deep)\}")
@@ -81,6 +82,24 @@ def item_batches(
             .cast(pl.Schema(ITEM))
             .select(list(ITEM))
         )
+
+
+def split_forecast(survey: Survey, settings: IngestSettings, plan: PlanSettings) -> str:
+    """One line, before anything is read in, if rows will be refused because another split is near; else empty."""
+    checks, seen, near = RowChecks(survey, settings), 0, 0
+    for rows in survey.batches(settings.rows_at_a_time):
+        values = checks.check(rows)
+        seen += values.height
+        near += _with_splits(values, survey.names["lat"], plan).filter(pl.col("reason") == "near_other_split").height
+        if seen >= FORECAST_ROWS:
+            break
+    if not near:
+        return ""
+    looked_at = f"{seen:,}" if seen >= survey.rows else f"the first {seen:,}"
+    return (
+        f"{near:,} of {looked_at} rows will be refused: they lie nearer than {plan.buffer_km:g} km to a cell of "
+        "another split (near_other_split); give the dataset one split with --split, or lower plan.buffer_km"
+    )
 
 
 def _evidence(row: Mapping[str, Any]) -> str:

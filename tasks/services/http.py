@@ -270,8 +270,11 @@ class HttpClient:
                 check(response)
         except ServiceError as error:
             is_page = error.status == UNAVAILABLE and "html" in response.content_type.lower()
-            if is_page and error.kind == "outage" and host.pace.answered_lately(LATELY_S):
-                error.kind = "rate_limit"  # how nginx words its limit, unless told otherwise
+            if is_page and error.kind == "outage":  # how nginx words its limit, unless told otherwise
+                if host.pace.answered_lately(LATELY_S):
+                    error.kind = "rate_limit"
+                else:
+                    error.message += f"; if that is its request limit, lower {self._section}.requests_per_minute"
             if error.kind in ("rate_limit", "timeout"):
                 host.concurrency.too_much(sent_at_s)
             if error.kind == "rate_limit":

@@ -1,19 +1,12 @@
-"""Against a real Panoramax: what the client reads, what the stand-in claims, and a lake from plan to review."""
+"""Against a real Panoramax: what the client reads, and what the stand-in claims."""
 
 import io
-import os
-import subprocess
-import sys
-from collections import Counter
-from pathlib import Path
 from typing import Any
 
 import httpx
-import polars as pl
 import pytest
 from PIL import Image
 
-from infra.offline.server import create_app, serving
 from infra.offline.services.panoramax import picture_id
 from schemas.settings.collect import CollectSettings
 from schemas.settings.services import ServicesSettings
@@ -23,7 +16,6 @@ from tasks.collect.providers.provider import StreetViewProvider, open_providers
 from tasks.collect.search import Search
 from tasks.collect.tile_cache import TileCache
 from tasks.collect.tiles import tiles_of
-from tasks.lake import Lake
 from tasks.services import ServiceError, connect
 
 pytestmark = pytest.mark.real
@@ -118,17 +110,14 @@ def shape(answer: httpx.Response) -> tuple[Any, ...]:
     return answer.status_code, kind, marks, said
 
 
-def test_the_stand_in_answers_alike(instance: Any, street: list[str]) -> None:
+def test_the_stand_in_answers_alike(instance: Any, street: list[str], offline_url: str) -> None:
     """The same requests, with ids of each: status, type, marks of a file and words of a refusal."""
     true = [instance.records[name] for name in street]
     here = boxes_around(true[0].lat, true[0].lon, 300.0, 1.0)[0]
     box = f"{here.west},{here.south},{here.east},{here.north}"
     tile = tiles_of(here, LAYER.zoom)[0]
     nobody = "00000000-0000-4000-8000-000000000000"
-    with (
-        serving(create_app(instance.world, warm=False)) as url,
-        httpx.Client(base_url=f"{url}/panoramax/api", timeout=60) as stand_in,
-    ):
+    with httpx.Client(base_url=f"{offline_url}/panoramax/api", timeout=60) as stand_in:
         for http, names in ((instance.http, street), (stand_in, [picture_id(one) for one in true])):
             answers = [
                 http.get("/search", params={"bbox": box, "limit": 100}),
@@ -157,47 +146,3 @@ def test_the_stand_in_answers_alike(instance: Any, street: list[str]) -> None:
                 shapes, sizes = [shape(one) for one in answers], counts
             else:
                 assert [shape(one) for one in answers] == shapes and counts == sizes == [3, 1]
-
-
-def geofix(command: str, lake: Path, overrides: list[str]) -> str:
-    """What the command says; it has to end well, with no key in its environment."""
-    settings = [word for one in overrides for word in ("--set", one)]
-    words = [sys.executable, "-m", "flows.cli", command, "--profile", "open", "--lake", str(lake), *settings]
-    env = {name: value for name, value in os.environ.items() if not name.endswith(("_KEY", "_TOKEN"))}
-    ended = subprocess.run(words, capture_output=True, text=True, env=env, timeout=600)
-    assert ended.returncode == 0, ended.stderr[-3000:]
-    return ended.stderr
-
-
-def test_a_lake_from_plan_to_review_and_a_second_look(instance: Any, tmp_path: Path, move: Any) -> None:
-    """Profile open as it is, but for the server and for satellite scenes; then a deletion and other bytes upstream."""
-    overrides = [
-        *("plan.countries=[FR]", "plan.places=8", "collect.satellite.enabled=false", "collect.panorama_min_pixels=1"),
-        *(f"services.panoramax.base_url={instance.server.url}", "services.panoramax.requests_per_minute=null"),
-        *("collect.panorama_width=1024", "collect.refresh.after_days=0", "spread.workers=1"),
-        "curate.duplicates.by_creator=false",  # one account has uploaded all
-    ]
-    geofix("plan", tmp_path / "lake", overrides)
-    lake = Lake(tmp_path / "lake")
-    places = lake.read("places").sort("place_id").to_dicts()
-    spheres = [one for k in range(60) for one in instance.world.images(k) if one.is_pano and one.condition == "clear"]
-    for number, place in enumerate(places):
-        at = [(place["lat"] + 0.001 * step, place["lon"]) for step in range(2)]
-        instance.upload([move(spheres[3 * number + step], *spot) for step, spot in enumerate(at)])
-    said = geofix("refresh", tmp_path / "lake", overrides)
-    assert f"panoramax, for collect.recheck, collect: {instance.server.url}, no key, no limit" in said
-    images = lake.read("images").sort("place_id")
-    assert images["place_id"].to_list() == [place["place_id"] for place in places]
-    assert set(images["source"]) == {"panoramax"} and set(images["licence"]) == {"CC BY-SA 4.0"}
-    assert lake.read("snapshots").height == 1 and lake.read("labels").height > 4
-    gone, changed = images["source_id"][0], images["source_id"][1]
-    instance.delete(gone)
-    other = spheres[-1]
-    instance.replace_bytes(changed, instance.painted(other))
-    geofix("collect", tmp_path / "lake", overrides)
-    checks = lake.read("checks").filter(pl.col("subject") == "image")
-    assert Counter(checks["status"]) == {"same": len(places) - 2, "deleted": 1, "changed": 1}
-    after = lake.read("images").sort("place_id")
-    assert gone not in set(after["source_id"]) and after["place_id"].to_list() == images["place_id"].to_list()
-    of_changed = pl.col("source_id") == changed
-    assert after.filter(of_changed)["sha256"][0] != images.filter(of_changed)["sha256"][0]

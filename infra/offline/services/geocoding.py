@@ -3,7 +3,9 @@
 import base64
 import json
 import math
+import re
 import time
+from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from typing import Any
 
@@ -23,9 +25,12 @@ from infra.offline.words import fold
 from infra.offline.world import World
 
 LICENCE = "Data © OpenStreetMap contributors, ODbL 1.0. http://osm.org/copyright"
-MOST_RESULTS = 40
+MOST_RESULTS = 50
+_FORMATS = ("xml", "geojson", "geocodejson", "json", "jsonv2")
+_POINT = re.compile(r"\s*(-?\d+\.\d+)[\s,]+(-?\d+\.\d+)\s*")
 # Farther than this from any town lies, nearly always, the sea.
 REACH_KM = 100.0
+_ALL = ["GET", "HEAD", "POST", "PUT", "DELETE"]
 STREET_REACH_M = 250.0
 GOOGLE_KEY = "AIza-offline-world"  # public: it opens only this world
 _GOOGLE_NO_KEY = (
@@ -58,36 +63,32 @@ class Nominatim:
 
     def routes(self) -> list[Route]:
         """The routes to mount."""
-        return [
-            Route("/nominatim/search", self._search),
-            Route("/nominatim/reverse", self._reverse),
-        ]
+        return [Route(f"/nominatim/{name}", _checked(ask), methods=_ALL) for name, ask in self._questions.items()]
 
-    async def _search(self, request: Request) -> Response:
-        query = request.query_params
-        text = query.get("q", "").strip()
-        if not text:
-            return _bad("Nothing to search for.")
-        limit = query.get("limit", "10")
-        if not limit.isdigit() or int(limit) < 1:
-            return _bad("Parameter 'limit' must be a number.")
-        most = min(int(limit), MOST_RESULTS)
-        found = await anyio.to_thread.run_sync(self.search, text, most)
-        return _json([_shaped(row, query) for row in found[:most]])
+    @property
+    def _questions(self) -> dict[str, Callable[[Any], Awaitable[Response]]]:
+        return {"search": self._search, "reverse": self._reverse}
 
-    async def _reverse(self, request: Request) -> Response:
-        query = request.query_params
-        try:
-            lat, lon = float(query["lat"]), float(query["lon"])
-        except (KeyError, ValueError):
-            return _bad("Floating-point number expected for parameters 'lat' and 'lon'.")
-        if not (-90 <= lat <= 90 and math.isfinite(lon)):
-            return _bad("Parameter 'lat' must be between -90 and 90.")
-        zoom = query.get("zoom", "18")
-        if not zoom.isdigit():
-            return _bad("Parameter 'zoom' must be a number.")
-        found = await anyio.to_thread.run_sync(self.reverse, lat, (lon + 180.0) % 360.0 - 180.0, int(zoom))
-        return _json({"error": "Unable to geocode"} if found is None else _shaped(found, query))
+    async def _search(self, query: Any) -> Response:
+        most = min(max(1, int(_number(query, "limit", "10"))), MOST_RESULTS)
+        if not query.get("q"):
+            if "q" in query:
+                return _json([])
+            raise ValueError("Nothing to search for.")
+        if not query["q"].strip():
+            raise ValueError("Nothing to search for.")
+        if (point := _POINT.fullmatch(query["q"])) is not None:
+            place = await anyio.to_thread.run_sync(self.reverse, float(point[1]), float(point[2]), 18)
+            return _json([_shaped(place, query)] if place else [])
+        places = await anyio.to_thread.run_sync(self.search, query["q"].strip(), most)
+        return _json([_shaped(row, query) for row in places[:most]])
+
+    async def _reverse(self, query: Any) -> Response:
+        lat, lon = _number(query, "lat"), _number(query, "lon")
+        zoom = int(_number(query, "zoom", "18"))
+        on_earth = abs(lat) <= 90 and abs(lon) <= 180
+        place = await anyio.to_thread.run_sync(self.reverse, lat, lon, zoom) if on_earth else None
+        return _json(_shaped(place, query) if place else {"error": "Unable to geocode"})
 
     def reverse(self, lat: float, lon: float, zoom: int = 10) -> dict[str, Any] | None:
         """What lies at a point: a street from zoom 16 on, else a town; None on the open sea.
@@ -96,7 +97,7 @@ class Nominatim:
         """
         iso2 = country_map().at(lat, lon)
         if zoom <= 4 and iso2 is not None:
-            return _area_result(iso2, None, (lat, lon))
+            return _area_result(iso2, None, self.names.middle_of_country(iso2) or (lat, lon))
         near: tuple[int, float] | None = self.world.gazetteer.nearest(lat, lon)[0]
         if iso2 is not None and near is not None and self.world.gazetteer.country[near[0]] != iso2:
             near = self.world.gazetteer.nearest_in(iso2, lat, lon)
@@ -246,12 +247,38 @@ def _shaped(row: dict[str, Any], query: Any) -> dict[str, Any]:
     return {name: value for name, value in row.items() if name != "address" or with_address}
 
 
-def _json(value: Any) -> Response:
-    return Response(json.dumps(value, ensure_ascii=False), media_type="application/json; charset=utf-8")
+def _json(value: Any, status: int = 200) -> Response:
+    return Response(json.dumps(value, ensure_ascii=False), status, media_type="application/json; charset=utf-8")
 
 
-def _bad(message: str) -> Response:
-    return JSONResponse({"error": {"code": 400, "message": message}}, 400)
+def _number(query: Any, name: str, otherwise: str | None = None) -> float:
+    text = query.get(name, otherwise)
+    if text is None:
+        raise ValueError(f"Parameter '{name}' missing.")
+    try:
+        number = float(text) if name in ("lat", "lon") else int(text)
+    except ValueError:
+        number = math.nan
+    if not math.isfinite(number):
+        raise ValueError(f"Parameter '{name}' must be a number.")
+    return number
+
+
+def _checked(ask: Callable[[Any], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
+    """An endpoint with the refusals of the real server."""
+
+    async def endpoint(request: Request) -> Response:
+        if request.method != "GET":
+            return JSONResponse({"title": "405 Method Not Allowed"}, 405)
+        if request.query_params.get("format", "jsonv2") not in _FORMATS:
+            known = ", ".join(_FORMATS)
+            return Response(f"ERROR 400: Parameter 'format' must be one of: {known}", 400, media_type="text/plain")
+        try:
+            return await ask(request.query_params)
+        except ValueError as error:
+            return _json({"error": {"code": 400, "message": str(error)}}, 400)
+
+    return endpoint
 
 
 class Google:

@@ -1,7 +1,7 @@
 """The STAC API of the scene archive, at `/stac/api/stac/v1`: landing page, and searches by POST with paging.
 
-Items are worded as the Planetary Computer words them. A search takes `collections`, `bbox`, `datetime`, `query`,
-`limit` and `token`; anything else is refused, in plain text.
+Items and refusals are worded as the Planetary Computer words them. A search takes `collections`, `bbox`, `datetime`,
+`query`, `limit` and `token`; as pgstac does, it passes over unknown members and finds nothing by an unknown property.
 """
 
 import json
@@ -19,6 +19,7 @@ import shapely
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, InstanceOf, ValidationError
 from shapely.affinity import translate
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
@@ -68,7 +69,8 @@ _PROPERTIES = frozenset(
      "s2:mean_solar_zenith", "s2:mean_solar_azimuth", "proj:epsg", "proj:code")
 )  # fmt: skip
 _ORDER: dict[str, Callable[[Any, Any], bool]] = {
-    "lt": operator.lt, "lte": operator.le, "gt": operator.gt, "gte": operator.ge, "eq": operator.eq, "neq": operator.ne,
+    "lt": operator.lt, "lte": operator.le, "gt": operator.gt, "gte": operator.ge, "eq": operator.eq, "ne": operator.ne,
+    "neq": operator.ne,
 }  # fmt: skip
 _INSTANT = re.compile(r"\d{4}-\d\d-\d\d[Tt]\d\d:\d\d:\d\d(\.\d+)?([Zz]|[+-]\d\d:\d\d)")
 
@@ -78,13 +80,6 @@ def _checked_box(numbers: list[float]) -> list[float]:
     if not (-180 <= west <= 180 and -180 <= east <= 180 and -90 <= south <= north <= 90):
         raise ValueError("west, south, east, north in degrees are needed, south not above north")
     return numbers
-
-
-def _checked_names(query: dict[str, Any]) -> dict[str, Any]:
-    unknown = query.keys() - _PROPERTIES
-    if unknown:
-        raise ValueError(f"property {min(unknown)[:60]!r} is unknown")
-    return query
 
 
 def _times(value: Any) -> tuple[datetime, datetime]:
@@ -106,27 +101,34 @@ def _instant(text: str, unbounded: datetime) -> datetime:
         raise ValueError(f"{text[:40]!r} is not a time") from error
 
 
+class UnknownToken(Exception):
+    """A page that was never linked to; the real server ends in an error of its own."""
+
+
 def _last_scene(token: Any) -> Scene:
     head, _, item_id = str(token).rpartition(":")
     scene = scene_with_id(item_id) if head == f"next:{COLLECTION}" else None
     if scene is None:
-        raise ValueError("not one of this server")
+        raise UnknownToken
     return scene
 
 
 class Search(BaseModel):
     """A checked search; `after` is the last scene of the page before."""
 
-    model_config = ConfigDict(extra="forbid", strict=True)
+    model_config = ConfigDict(extra="ignore", strict=True)
 
     collections: list[str] = [COLLECTION]
     bbox: Annotated[list[float], Field(min_length=4, max_length=4), AfterValidator(_checked_box)] | None = None
     times: Annotated[InstanceOf[tuple[datetime, datetime]], BeforeValidator(_times)] = Field(
         (FIRST_DAY, LAST_DAY), alias="datetime"
     )
-    query: Annotated[
-        dict[str, dict[Literal["lt", "lte", "gt", "gte", "eq", "neq"], float | str]], AfterValidator(_checked_names)
-    ] = {}
+    query: dict[str, dict[Literal["lt", "lte", "gt", "gte", "eq", "ne", "neq"], float | str]] = {}
+    # Had by the real servers, and not here: passing over them would give items that were not searched for.
+    filter: None = None
+    fields: None = None
+    intersects: None = None
+    sortby: None = None
     limit: int = Field(250, ge=1, le=1000)
     after: Annotated[InstanceOf[Scene], BeforeValidator(_last_scene)] | None = Field(None, alias="token")
 
@@ -146,7 +148,8 @@ class Search(BaseModel):
 def find_scenes(seed: int, search: Search) -> tuple[list[Scene], bool]:
     """(one page of scenes, whether more follow)."""
     page: list[Scene] = []
-    for scene in _ordered(search) if COLLECTION in search.collections else ():
+    is_known = COLLECTION in search.collections and search.query.keys() <= _PROPERTIES
+    for scene in _ordered(search) if is_known else ():
         if search.matches(seed, scene):
             if len(page) == search.limit:
                 return page, True
@@ -352,6 +355,8 @@ def stac_application(world: World) -> Starlette:
         body = await request.body()
         try:
             asked = Search.model_validate_json(body)
+        except UnknownToken:
+            return PlainTextResponse("Internal Server Error", 500)
         except ValidationError as error:
             first = error.errors(include_url=False, include_input=False)[0]
             return PlainTextResponse(f"{'.'.join(map(str, first['loc'])) or 'body'}: {first['msg']}", 400)
@@ -372,6 +377,18 @@ def stac_application(world: World) -> Starlette:
         facts = {"type": "Collection", "id": name, "stac_version": "1.0.0", "license": "proprietary"}
         return JSONResponse({**facts, "description": "Painted Sentinel-2 scenes.", "extent": extent, "links": links})
 
+    async def one_item(request: Request) -> Response:
+        name, item_id = request.path_params["name"], request.path_params["item"]
+        scene = scene_with_id(item_id) if name == COLLECTION else None
+        if scene is None:
+            words = f"Item {item_id} in Collection {name} does not exist."
+            return JSONResponse({"code": "NotFoundError", "description": words}, 404)
+        return JSONResponse(item(world.seed, scene, _origin(request)), media_type=GEOJSON)
+
+    async def refused(_: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        return JSONResponse({"detail": error.detail}, error.status_code)
+
     def page(origin: str, asked: Search, body: bytes) -> str:
         scenes, more = find_scenes(world.seed, asked)
         here = f"{origin}/stac{_ROOT}"
@@ -388,5 +405,7 @@ def stac_application(world: World) -> Starlette:
             Route(f"{_ROOT}/", landing),
             Route(f"{_ROOT}/search", search, methods=["POST"]),
             Route(f"{_ROOT}/collections/{{name}}", collection),
-        ]
+            Route(f"{_ROOT}/collections/{{name}}/items/{{item}}", one_item),
+        ],
+        exception_handlers={HTTPException: refused},
     )

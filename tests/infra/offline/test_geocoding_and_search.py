@@ -80,7 +80,6 @@ def test_countries_states_postal_codes_and_nothing(served):
     assert search(served, "Bavaria, Germany")[0]["addresstype"] == "state"
     assert search(served, "69001 Lyon, France")[0]["name"] == "Lyon"
     assert search(served, "Xyzzyville") == []
-    assert served.http.get("/nominatim/search").status_code == 400
 
 
 def test_streets_of_the_world_are_found_in_their_town(served):
@@ -150,7 +149,6 @@ def test_reverse_names_the_nearest_town_and_the_sea_nothing(served):
     assert reverse(45.75, 4.85)["address"]["country_code"] == "fr"
     assert reverse(45.75, 4.85).keys() == RESULT_KEYS
     assert reverse(0, -30) == {"error": "Unable to geocode"}
-    assert served.http.get("/nominatim/reverse", params={"lat": "x", "lon": 1}).status_code == 400
 
 
 def tavily(served, query, **more):

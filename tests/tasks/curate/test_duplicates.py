@@ -1,6 +1,7 @@
 """Duplicates and leaks: one of each stays, and nothing is shared between splits."""
 
 import itertools
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from tasks.imaging.alike import look_alikes
 SCHEMA: dict[str, Any] = {
     **dict.fromkeys(["image_id", "place_id", "sha256", "source", "sequence_id", "creator", "kind", "split"], pl.String),
     **dict.fromkeys(["phash", "phash_mirrored"], pl.String),
+    "captured_at": pl.Datetime("us", "UTC"),
     **dict.fromkeys(["lat", "lon"], pl.Float64),
     "embedding": pl.List(pl.Float32),
     **dict.fromkeys(["patches", "patches_mirrored"], pl.List(pl.String)),
@@ -44,6 +46,7 @@ def picture(image_id: str, split: str = "train", **given_values: Any) -> dict[st
         "sequence_id": None,
         "creator": None,
         "kind": "photo",
+        "captured_at": None,
         "lat": number % 160 - 80.0,
         "lon": number // 160 % 340 - 170.0,
         "phash": f"{int(own.integers(0, 2**64, dtype=np.uint64)):016x}",
@@ -142,6 +145,24 @@ def test_the_position_that_more_copies_share_decides_which_copy_stays() -> None:
     planned = picture("z", "train", **same, **paris, place_id="p1")  # of two, the one that answers a place
     assert found(wrong, planned).keys() == {"a"}
     assert found(wrong, picture("z", "train", **same, **paris)).keys() == {"z"}  # no evidence: the scarcer split
+
+
+def test_a_burst_without_a_sequence_is_one_place() -> None:
+    """Five along nine metres within half a minute, and what is another time, kind, sequence or place."""
+    start = datetime(2024, 5, 1, 12, tzinfo=UTC)
+
+    def near(name: str, metres: float, seconds: float | None, **more: Any) -> dict[str, Any]:
+        at = None if seconds is None else start + timedelta(seconds=seconds)
+        return picture(name, sha256=name * 64, lat=50.0 + metres / 111_195, lon=10.0, captured_at=at, **more)
+
+    rows = [near(name, 2.25 * step, 5 * step) for step, name in enumerate("abcde")]
+    rows += [near("f", 5, 3600), near("g", 5, 10, kind="panorama"), near("h", 5, None), near("i", 40, 10)]
+    rows.append(near("j", 5, 10, sequence_id="monday-drive"))
+    rows += [near(name, 5, 10, kind="satellite") for name in "kl"]
+    out = found(*rows)
+    assert {name: why.reason for name, why in out.items()} == dict.fromkeys("bcde", "spatial_duplicate")
+    assert {why.duplicate_of for why in out.values()} == {"a"} and out["e"].evidence["m"] == 9.0
+    assert found(*rows, burst_m=0) == {}
 
 
 def test_training_keeps_its_distance_and_one_drive_its_spacing() -> None:

@@ -86,3 +86,20 @@ def test_the_order_of_points_does_not_matter() -> None:
     lat, lon = random.uniform(-60, 75, 500), random.uniform(-180, 180, 500)
     turn = random.permutation(500)
     assert labels_of(lat, lon)[turn.tolist()].equals(labels_of(lat[turn], lon[turn]))
+
+
+@pytest.mark.parametrize(
+    ("point", "region", "local"),
+    [
+        ((48.117, -1.677), "Brittany", "Bretagne"),  # Natural Earth draws its departments
+        ((43.77, 11.25), "Tuscany", "Toscana"),
+        ((41.387, 2.17), "Catalonia", "Catalunya"),
+        ((42.15, 9.1), "Corsica", "Corse"),  # not Haute-Corse, the larger of its two parts
+        ((46.2, 6.15), "Geneva", "Genève"),
+        ((41.88, -87.63), "Illinois", "Illinois"),
+        ((14.6, 121.0), "National Capital Region", None),  # unknown, so not the English one
+    ],
+)
+def test_the_region_by_its_own_name(point: tuple[float, float], region: str, local: str | None) -> None:
+    row = labels_of([point[0]], [point[1]]).row(0, named=True)
+    assert (row["region"], row["region_local"]) == (region, local)

@@ -376,3 +376,12 @@ async def test_a_gateway_that_names_neither_limit_nor_time_is_asked_at_its_pace(
     answers = await asyncio.gather(*(client.request_json("GET", f"/{number}") for number in range(20)))
     assert [value for value, _ in answers] == [{"ok": True}] * 20
     assert bucket.refused < 100, "it is not hammered"
+
+
+async def test_a_page_before_any_answer_is_an_outage_that_names_the_pace(server: Any, reply: Any) -> None:
+    """Nothing tells a limit that is used up from a server that is down: the line names what to change."""
+    server.answers = lambda asked: reply(503, b"<html>Service Temporarily Unavailable</html>", "text/html")
+    client = server.client(HttpClient, max_attempts=2, backoff_s=0)
+    with pytest.raises(ServiceError) as caught:
+        await client.request_json("GET", "/first")
+    assert caught.value.kind == "outage" and str(caught.value).count("requests_per_minute") == 1

@@ -1,12 +1,17 @@
-"""What docs/collect-street-view.md promises: a provider is one folder, and no other room names one."""
+"""What docs/add-a-provider.md promises: a provider is one folder, and no other room names one."""
 
 import ast
 import io
 import json
+import re
 import sys
+import threading
 from collections.abc import Iterator
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qsl, urlsplit
 
 import polars as pl
 import pytest
@@ -29,92 +34,89 @@ ROOT = Path(__file__).resolve().parents[4]
 TASKS = ROOT / "tasks"
 LAT, LON = 50.0, 8.0
 
-PROVIDER = '''
-"""Balcony cameras: a folder of panoramas with a list of where they stand. It has boxes, and neither tiles nor ids."""
-
-import json
-from pathlib import Path
-
-from tasks.collect.candidates import PictureRecord
-from tasks.collect.providers.provider import FetchedBytes, Limits, Provider
-from tasks.services import ServiceError
+PAGE = (ROOT / "docs" / "add-a-provider.md").read_text(encoding="utf-8")
+(PROVIDER,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 
 
-class Balconies:
-    name, limits = "balcony-cameras", Limits()
+@dataclass
+class Cameras:
+    """The server of the page, on loopback."""
 
-    def __init__(self, connection, settings):
-        self.server = connection.endpoint.base_url
-        self.folder = Path(connection.endpoint.user_agent)
+    url: str = ""
+    rows: dict[str, dict[str, Any]] = field(default_factory=dict)
 
-    def records(self):
-        rows = json.loads((self.folder / "list.json").read_text())
-        return {
-            row["id"]: PictureRecord(
-                self.name, row["id"], "panorama", (row["lat"], row["lon"]), url=row["id"] + ".jpg", pixels=2_000_000,
-                creator="a neighbour", licence=row.get("licence"), platform="Balconies", more={"floor": 3},
-            )
-            for row in rows
-        }
+    def put(self, *rows: dict[str, Any]) -> None:
+        self.rows = {row["id"]: {"picture": f"{self.url}/{row['id']}.jpg", **row} for row in rows}
 
-    async def in_box(self, box):
-        return [record for record in self.records().values() if box.holds(*record.point)]
+    def handler(self) -> type[BaseHTTPRequestHandler]:
+        cameras = self
 
-    async def by_id(self, ids):
-        return {name: record for name, record in self.records().items() if name in ids}
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                address = urlsplit(self.path)
+                query = dict(parse_qsl(address.query))
+                name = address.path.strip("/").removesuffix(".jpg")
+                if address.path == "/cameras":
+                    body, kind = json.dumps(cameras.matching(query)).encode(), "application/json"
+                elif name in cameras.rows:
+                    body, kind = painted(list(cameras.rows).index(name)), "image/jpeg"
+                else:
+                    self.send_error(404)
+                    return
+                self.send_response(200)
+                self.send_header("content-type", kind)
+                self.send_header("content-length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
 
-    async def addresses(self, ids):
-        return {name: record.url for name, record in (await self.by_id(ids)).items()}
+            def log_message(self, *_: Any) -> None: ...
 
-    async def address(self, source_id):
-        if source_id not in self.records():
-            raise ServiceError(self.name, "not_found", "no such camera")
-        return self.records()[source_id].url
+        return Handler
 
-    async def tile(self, name):
-        raise AssertionError("it says that it has no tiles")
-
-    async def fetch(self, url, etag=None):
-        return FetchedBytes((self.folder / url).read_bytes(), "")
+    def matching(self, query: dict[str, str]) -> list[dict[str, Any]]:
+        if "ids" in query:
+            return [row for name, row in self.rows.items() if name in query["ids"].split(",")]
+        west, south, east, north = map(float, query["bbox"].split(","))
+        return [row for row in self.rows.values() if south <= row["lat"] <= north and west <= row["lon"] <= east]
 
 
-PROVIDER = Provider(Balconies)
-'''
+def painted(number: int) -> bytes:
+    out = io.BytesIO()
+    Image.linear_gradient("L").rotate(90 * number).resize((2000, 1000)).convert("RGB").save(out, "JPEG")
+    return out.getvalue()
 
 
 @pytest.fixture
-def balconies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A third provider in one folder of a user's own, on the Python path; gives the folder of its pictures."""
+def balconies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cameras]:
+    """A third provider in one folder of a user's own, on the Python path; gives the server of its pictures."""
     folder = tmp_path / "mine" / "geofix_providers" / "balcony_cameras"
     folder.mkdir(parents=True)
     (folder / "__init__.py").write_text(PROVIDER)
     monkeypatch.syspath_prepend(str(tmp_path / "mine"))
-    cameras = tmp_path / "cameras"
-    cameras.mkdir()
-    yield cameras
+    cameras = Cameras()
+    with ThreadingHTTPServer(("127.0.0.1", 0), cameras.handler()) as server:
+        cameras.url = f"http://127.0.0.1:{server.server_port}"
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield cameras
+        server.shutdown()
     for name in [name for name in sys.modules if name.startswith("geofix_providers")]:
         del sys.modules[name]
 
 
-def put(cameras: Path, *rows: dict[str, Any]) -> None:
-    (cameras / "list.json").write_text(json.dumps(rows))
-    for number, row in enumerate(rows):
-        out = io.BytesIO()
-        Image.linear_gradient("L").rotate(90 * number).resize((2000, 1000)).convert("RGB").save(out, "JPEG")
-        (cameras / f"{row['id']}.jpg").write_bytes(out.getvalue())
-
-
-def context(lake: Lake, cameras: Path) -> Context:
-    # Its pictures are files: the one free text that every endpoint has says where.
-    endpoint = {"base_url": "http://127.0.0.1:1", "user_agent": str(cameras)}
-    services = ServicesSettings.model_validate({"street_view": {"balcony-cameras": endpoint}})
+def context(lake: Lake, cameras: Cameras) -> Context:
+    services = ServicesSettings.model_validate({"street_view": {"balcony-cameras": {"base_url": cameras.url}}})
     return Context(lake, connect(services, {}))
 
 
-def test_a_third_provider_is_one_folder(balconies: Path, tmp_path: Path, in_process: None) -> None:
+def test_the_page_counts_its_lines() -> None:
+    assert f"({len(PROVIDER.splitlines())} lines)" in PAGE
+
+
+def test_a_third_provider_is_one_folder(balconies: Cameras, tmp_path: Path, in_process: None) -> None:
     """Found, searched, chosen, stored, credited, checked again and ended as the others are."""
-    here = {"lat": LAT + 0.001, "lon": LON, "licence": "CC BY 4.0"}
-    put(balconies, {"id": "b1", **here}, {"id": "b2", **here, "licence": None})
+    facts = {"lon": LON, "licence": "CC BY 4.0", "owner": "a neighbour", "floor": 3, "pixels": 2_000_000}
+    here = {"lat": LAT + 0.001, **facts}
+    balconies.put({"id": "b1", **here}, {"id": "b2", **here, "licence": None})
     lake = Lake(tmp_path / "lake")
     place = {"place_id": "p", "country": "DE", "lat": LAT, "lon": LON, "split": "train", "cell": "p"}
     lake.upsert("places", [place], Commit("plan", 1))
@@ -128,13 +130,13 @@ def test_a_third_provider_is_one_folder(balconies: Path, tmp_path: Path, in_proc
     assert json.loads(row["metadata_json"])["floor"] == 3
     (gap,) = lake.read("gaps").to_dicts()
     assert json.loads(gap["evidence_json"])["no_licence"] == 1, "what nobody licensed is not taken"
-    put(balconies)
+    balconies.put()
     run(recheck.STAGE, settings, context(lake, balconies))
     assert lake.read("checks").filter(pl.col("subject") == "image")["status"].to_list() == ["deleted"]
     assert lake.read("images").is_empty()
 
 
-def test_a_provider_is_known_by_its_folder(balconies: Path) -> None:
+def test_a_provider_is_known_by_its_folder(balconies: Cameras) -> None:
     assert set(provider_packages()) >= {"mapillary", "balcony-cameras"}
     with pytest.raises(ConfigError, match="must be a list of balcony-cameras, mapillary"):
         load_config(overrides=["collect.providers=[balcony-camera]"])
