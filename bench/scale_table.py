@@ -1,6 +1,6 @@
-"""What 20 thousand, 1 million and 100 million pictures take: the tables of docs/scale.md, from measured unit costs.
+"""What 20 thousand, 1 million and 100 million pictures take: the tables of docs/operate.md, from measured unit costs.
 
-    python -m bench scale_table --lake LAKE [--gpus 8] [--page docs/scale.md]
+    python -m bench scale_table --lake LAKE [--gpus 8] [--page docs/operate.md]
 
 Requests, bytes and tokens of each step come from the lake's tables `runs` and `calls` (the largest run of a step), and
 are divided by its pictures. Limits and prices of services are those of the profile `production`. GPU seconds are what

@@ -101,7 +101,7 @@ def test_the_page_gets_the_tables_between_its_markers(
 
 
 def test_the_documented_table_is_between_the_markers() -> None:
-    text = (Path(__file__).parents[2] / "docs" / "scale.md").read_text(encoding="utf-8")
+    text = (Path(__file__).parents[2] / "docs" / "operate.md").read_text(encoding="utf-8")
     inside = text.partition(scale_table.BEGIN)[2].partition(scale_table.END)[0]
     assert all(f"| {size:,} |" in inside for size in scale_table.SIZES)
 

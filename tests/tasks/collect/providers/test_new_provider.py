@@ -1,4 +1,4 @@
-"""What docs/add-a-provider.md promises: a provider is one folder, and no other room names one."""
+"""What docs/extend.md promises: a provider is one folder, and no other room names one."""
 
 import ast
 import io
@@ -34,7 +34,7 @@ ROOT = Path(__file__).resolve().parents[4]
 TASKS = ROOT / "tasks"
 LAT, LON = 50.0, 8.0
 
-PAGE = (ROOT / "docs" / "add-a-provider.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "extend.md").read_text(encoding="utf-8")
 (PROVIDER,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 
 
