@@ -33,6 +33,11 @@ def test_every_stage_and_recipe_has_a_small_picture() -> None:
         assert (ROOT / "docs" / picture).stat().st_size < 120_000, name
 
 
+def test_the_pages_stay_few_and_short() -> None:
+    pages = [page.read_text(encoding="utf-8") for page in (ROOT / "docs").glob("*.md")]
+    assert len(pages) <= 26 and sum(len(page.split()) for page in pages) <= 30_000
+
+
 def test_the_readme_fits_on_a_screen() -> None:
     assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 50
 
