@@ -7,7 +7,18 @@ from pathlib import Path
 
 import pytest
 
-HEAVY = ("torch", "ray", "prefect", "scipy", "pandas", "rasterio", "pyogrio", "great_expectations", "transformers", "cv2")
+HEAVY = (
+    "torch",
+    "ray",
+    "prefect",
+    "scipy",
+    "pandas",
+    "rasterio",
+    "pyogrio",
+    "great_expectations",
+    "transformers",
+    "cv2",
+)
 # `import X` leaves X in sys.modules; polars looks for some without loading them, which leaves nothing of them there.
 PROGRAM = """
 import json, sys
