@@ -36,7 +36,7 @@ ON_REQUEST = [
     "scale_simulation",
     "scale_table",
     "ensembles",
-    "closed_loop",
+    "felt",
     "radius_coverage",
     "object_store",
     "recheck_trajectories",
