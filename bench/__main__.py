@@ -25,6 +25,7 @@ ON_REQUEST = [
     "scale_simulation",
     "scale_table",
     "ensembles",
+    "felt",
     "radius_coverage",
     "paid_calls",
     "torture",
