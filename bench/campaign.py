@@ -2,7 +2,7 @@
 
     python -m bench.campaign --images 5000 --kills 30 [--faults 0.2] [--seed 1] [--keep]
 
-One offline world answers a fifth of all requests wrong, in every way it knows (`bench/campaign_faults.py`): statuses,
+One offline world answers a fifth of all requests wrong, in every way it knows (`bench/campaign_checks.py`): statuses,
 resets, cut bodies, half JPEGs and half JSON under the right length, wrong content types, fields renamed, retyped or
 gone, records twice, expired addresses; pictures that are gone, or replaced halfway through the campaign; clocks that go
 wrong; slow answers. `geofix collect` runs against it and is killed with SIGKILL, its whole process group, at random
@@ -13,7 +13,7 @@ It fails unless, at the end,
 - every place has a picture or a reject with a reason, of the streets and from above, and none is among the failures;
 - every stored picture has the sha256, the size and the measures of its row, and decodes;
 - no image id, and no picture of a place, stands twice;
-- repeats beyond the faults are under 5 % of what was asked (`bench/campaign_repeats.py`): an answer asked for again
+- repeats beyond the faults are under 5 % of what was asked (`bench/campaign_checks.py`): an answer asked for again
   carelessly, with nothing in between, or because a kill had lost it; in a later run, for a place that had not failed.
   What has come at a kill is in the response store (`tasks/collect/responses.py`).
 """
@@ -38,9 +38,17 @@ from urllib.parse import quote
 
 import polars as pl
 
-from bench.campaign_checks import MOST_REPEATS, wrong_pictures, wrong_requests, wrong_rows
-from bench.campaign_faults import rules
-from bench.campaign_repeats import LaterRun, Repeats, by_part, count_repeats
+from bench.campaign_checks import (
+    MOST_REPEATS,
+    LaterRun,
+    Repeats,
+    by_part,
+    count_repeats,
+    rules,
+    wrong_pictures,
+    wrong_requests,
+    wrong_rows,
+)
 from flows.prefect_auth import new_secret, server_environment
 from flows.servers import Server, listen_on
 from schemas.settings.services import OFFLINE_MAPILLARY_TOKEN

@@ -31,14 +31,14 @@ from typing import Any
 
 import polars as pl
 
-from bench.agent_pictures import services
-from bench.clue_grade import LEAST_FREE, tells
 from bench.goals import Goal, judge
+from bench.offline_models import LEAST_FREE, tells
 from bench.offline_server import offline_server
 from infra.offline.render import encode, paint
 from infra.offline.render.signs import SeenSign
 from infra.offline.world import World
 from schemas.settings.evaluate import EvaluateSettings
+from schemas.settings.services import ServicesSettings
 from tasks.evaluate.ensembles import ENSEMBLES, METHODS
 from tasks.evaluate.scores import PAIRS
 from tasks.evaluate.scores import STAGE as SCORES
@@ -63,6 +63,14 @@ AGENTS = (
 BASELINES = "single,fixed,vote,debate"
 FIXED, VOTE, DEBATE = (baseline(name) for name in ("fixed", "vote", "debate"))
 THRESHOLDS = ("acc@25km", "acc@50km", "acc@200km", "acc@750km")
+
+
+def services(url: str) -> ServicesSettings:
+    """Every service of an offline world at this address."""
+    names = {"mapillary": "mapillary", "geocoder": "nominatim", "search": "tavily", "maps": "maps", "chat": "openai/v1"}
+    return ServicesSettings.model_validate(
+        {name: {"base_url": f"{url}/{path}", "timeout_s": 300, "total_timeout_s": 600} for name, path in names.items()}
+    )
 
 
 def fill(lake: Lake, pictures: int, learning: int) -> None:

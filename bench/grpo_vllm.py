@@ -23,8 +23,7 @@ import torch
 
 from bench.goals import Goal, judge
 from bench.qwen_gpu import NOT_RUN, SHAPES, model_with_tokenizer, no_gpu
-from bench.tool_rollouts import Call, Scripted, numbered, services
-from bench.tool_server import tool_server
+from bench.tool_rollouts import Call, Scripted, numbered, services, tool_server
 from bench.training_lake import fill_lake, small_settings
 from schemas.settings.train import GrpoSettings, RolloutVllmSettings, TinySettings, TrainSettings
 from tasks.lake import Lake

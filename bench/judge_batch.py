@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import inspect
 import io
 import json
 import os
@@ -169,14 +170,38 @@ def by_http(model: str, engine_args: dict[str, Any], gpus: int, requests: list[d
         return seconds_of(config, requests)
 
 
+def plain_vllm() -> None:
+    """`LLM.chat` over all conversations at once, in vLLM's own Python, which has no geofix.
+
+    Prints the seconds of the second half of the requests; the first half warms it up.
+    """
+    import json
+    import sys
+    import time
+    from pathlib import Path
+
+    from vllm import LLM, SamplingParams
+
+    engine = LLM(**json.loads(Path(sys.argv[1]).read_text()))
+    requests = [json.loads(line) for line in Path(sys.argv[2]).read_text().splitlines()]
+    params = SamplingParams(temperature=0, max_tokens=requests[0]["max_tokens"], ignore_eos=True)
+    half = len(requests) // 2
+    engine.chat([request["messages"] for request in requests[:half]], params, use_tqdm=False)
+    began = time.perf_counter()
+    replies = engine.chat([request["messages"] for request in requests[half:]], params, use_tqdm=False)
+    seconds = time.perf_counter() - began
+    print(json.dumps({"seconds": seconds, "pictures": len(replies), "tokens": len(replies[0].outputs[0].token_ids)}))
+
+
 def offline(model: str, engine_args: dict[str, Any], gpus: int, requests: list[dict[str, Any]]) -> float:
     with tempfile.TemporaryDirectory() as name:
         arguments, asked = Path(name) / "arguments.json", Path(name) / "requests.jsonl"
         arguments.write_text(json.dumps({"model": model, **engine_args}))
         asked.write_text("\n".join(json.dumps(request) for request in requests))
-        program = str(Path(__file__).with_name("plain_vllm.py"))
+        program = Path(name) / "plain_vllm.py"  # a file: vLLM's engine process imports its parent's main module
+        program.write_text(f'{inspect.getsource(plain_vllm)}\n\nif __name__ == "__main__":\n    plain_vllm()\n')
         found = subprocess.run(
-            [vllm_python(None), "-P", program, str(arguments), str(asked)],
+            [vllm_python(None), "-P", str(program), str(arguments), str(asked)],
             env={**os.environ, **({} if gpus else CPU_ENV)}, capture_output=True, text=True,
         )  # fmt: skip
         if found.returncode:

@@ -1,10 +1,10 @@
 """500 trajectories at once, with models that take 0.5 s, beside an aiohttp client that does nothing else.
 
-The server (`latency_server.py`) does nothing but wait, in a process of its own. 500 agents are under way at once:
+The server (`--serve`) does nothing but wait, in a process of its own. 500 agents are under way at once:
 environment, tools, chat client with limits, and every call stored before it is used. They begin from nothing, with 16
 requests at once, as adaptive concurrency does; in the place of one that ends the next begins. What is sustained is
 counted from when every place has ended one until the first has ended its last. The same requests, byte for byte, are
-sent as often by aiohttp alone (`bare_client.py`), 500 at once. Judged are the ratio of requests a second that a process
+sent as often by aiohttp alone (`send_all`), 500 at once. Judged are the ratio of requests a second that a process
 a core sustains, and the CPU of a request. One process, the start, and the memory of a trajectory stand beside it.
 
 A zoom is a sign of 5 % of the picture, enlarged to 40,000 pixels; of 337 boxes in the demo's trajectories half are
@@ -15,15 +15,17 @@ cutting that out takes four times as long.
 """
 
 import asyncio
+import contextlib
 import json
 import multiprocessing
 import os
+import socket
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -32,9 +34,10 @@ from statistics import fmean
 from typing import Any
 from unittest import mock
 
-from bench.bare_client import Sent, send_all
+import aiohttp
+from yarl import URL
+
 from bench.goals import Goal, judge
-from bench.latency_server import latency_server
 from infra.offline.render import render_jpeg
 from infra.offline.world import World
 from schemas.settings.services import ServicesSettings
@@ -50,6 +53,127 @@ from tasks.services.call_store import CallStore
 from tasks.services.maps import open_maps
 from tasks.services.rate_budget import ProcessRateBudget
 from tasks.services.transport import HttpRequest, HttpTransport
+
+ZOOMS = {"sign": [200, 80, 300, 140], "quarter": [20, 20, 220, 180]}  # of a view of 489 x 244 pixels
+SCRIPT = (
+    ("image_zoom_in_tool", {"bbox_2d": ZOOMS["sign"]}),
+    ("search_web", {"query": "bakery on the market square"}),
+    ("maps_geocode", {"address": "Market Square 1"}),
+)
+ANSWER = (
+    "<think>The sign names it.</think><answer>\nCountry: Italy\nCity: Siena\nLatitude: 43.3\nLongitude: 11.3\n</answer>"
+)
+SEARCH = {"results": [{"title": "Bakery", "url": "https://example.org/bakery", "content": "On the square. " * 20}]}
+PLACES = [{"lat": "43.318", "lon": "11.331", "display_name": "Market Square, Siena, Italy", "address": {}}]
+
+
+def completion(step: int, zoom: str) -> bytes:
+    """What a model says after n tool results."""
+    message: dict[str, object] = {"role": "assistant", "content": ANSWER}
+    if step < len(SCRIPT):
+        name, arguments = SCRIPT[step] if step else (SCRIPT[0][0], {"bbox_2d": ZOOMS[zoom]})
+        call = {"id": "call_1", "type": "function", "function": {"name": name, "arguments": json.dumps(arguments)}}
+        message = {"role": "assistant", "content": "I look closer.", "tool_calls": [call]}
+    choice = {"index": 0, "message": message, "finish_reason": "tool_calls" if step < len(SCRIPT) else "stop"}
+    usage = {"prompt_tokens": 900, "completion_tokens": 60, "total_tokens": 960}
+    whole = {"id": "c", "object": "chat.completion", "created": 0, "model": "m", "choices": [choice], "usage": usage}
+    return _raw(json.dumps(whole).encode())
+
+
+def _raw(body: bytes) -> bytes:
+    head = f"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+    return head.encode() + body
+
+
+class Waits(asyncio.Protocol):
+    """One connection: requests one after the other."""
+
+    search, places = _raw(json.dumps(SEARCH).encode()), _raw(json.dumps(PLACES).encode())
+
+    def __init__(self, latency_s: float, completions: tuple[bytes, ...]) -> None:
+        self._completions = completions
+        self._latency_s, self._held, self._size, self._need = latency_s, list[bytes](), 0, -1
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        self._held.append(data)
+        self._size += len(data)
+        if self._need < 0:
+            start = b"".join(self._held)
+            end = start.find(b"\r\n\r\n")
+            if end < 0:
+                return
+            _, _, length = start[:end].lower().partition(b"content-length:")
+            self._need = end + 4 + (int(length.split(b"\r\n", 1)[0]) if length else 0)
+        if self._size >= self._need:
+            request = data if len(self._held) == 1 else b"".join(self._held)
+            self._held, self._size, self._need = [], 0, -1
+            answer, wait_s = self._answer(request)
+            asyncio.get_running_loop().call_later(wait_s, self._send, answer)
+
+    def _answer(self, request: bytes) -> tuple[bytes, float]:
+        line = request[:200].split(b"\r\n", 1)[0]
+        if b"/chat/completions" in line:
+            results = request.count(b'"role":"tool"')  # as our client and httpx write it
+            return self._completions[min(results, len(SCRIPT))], self._latency_s
+        return (self.search if b"/tavily" in line else self.places), 0.0
+
+    def _send(self, answer: bytes) -> None:
+        if not self._transport.is_closing():
+            self._transport.write(answer)
+
+
+async def serve(port: int, latency_s: float, zoom: str) -> None:
+    said = tuple(completion(step, zoom) for step in range(len(SCRIPT) + 1))
+    server = await asyncio.get_running_loop().create_server(
+        lambda: Waits(latency_s, said), "127.0.0.1", port, backlog=2048
+    )
+    await server.serve_forever()
+
+
+@contextlib.contextmanager
+def latency_server(latency_s: float, zoom: str = "sign") -> Iterator[tuple[str, int]]:
+    """Its address and process, until the block ends."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "bench.live_trajectories", "--serve", str(port), str(latency_s), zoom]
+    )
+    try:
+        for _ in range(600):
+            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port)):
+                break
+            time.sleep(0.1)
+        yield f"http://127.0.0.1:{port}", process.pid
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
+Sent = tuple[str, str, dict[str, str], bytes | None]  # method, address, headers, body
+
+
+async def send_all(sent: Sequence[Sent], at_once: int) -> list[float]:
+    """When each was answered, in order; a status other than 200, or a connection that ends, raises."""
+    answered: list[float] = []
+    left = iter(sent)
+    connector = aiohttp.TCPConnector(limit=0)
+    async with aiohttp.ClientSession(connector=connector, cookie_jar=aiohttp.DummyCookieJar()) as session:
+
+        async def work() -> None:
+            for method, url, headers, body in left:
+                async with session.request(method, URL(url, encoded=True), headers=headers, data=body) as response:
+                    await response.read()
+                    response.raise_for_status()
+                answered.append(time.perf_counter())
+
+        await asyncio.gather(*(work() for _ in range(min(at_once, len(sent)))))
+    return answered
+
 
 TRAJECTORIES = 500
 LATENCY_S = 0.5
@@ -312,5 +436,7 @@ def main(count: int = TRAJECTORIES) -> int:
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--work"]:
         work(*sys.argv[2:])
+    elif sys.argv[1:2] == ["--serve"]:
+        asyncio.run(serve(int(sys.argv[2]), float(sys.argv[3]), sys.argv[4]))
     else:
         sys.exit(main(*map(int, sys.argv[1:])))

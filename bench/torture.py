@@ -31,11 +31,9 @@ from pathlib import Path
 
 import polars as pl
 
-from bench.chaos import ENDED
-from bench.chaos_checks import differences, stray_files, stray_processes
+from bench.chaos import ENDED, differences, stray_files, stray_processes
 from bench.offline_server import offline_server
-from bench.prefect_api import PrefectApi
-from bench.torture_faults import FAULTS, HANGS, Cell, Ended, Fault
+from bench.torture_faults import FAULTS, HANGS, Cell, Ended, Fault, PrefectApi
 from flows.cli.command import FAILED_ROWS
 from schemas.load import load_config
 from tasks.lake import Lake

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -15,7 +16,6 @@ import pytest
 from nbclient import NotebookClient
 from typer.testing import CliRunner, Result
 
-from bench.unreachable import inside, is_possible
 from flows.cli import app
 from tasks.geo.distance import distance_km
 from tasks.lake import Commit, Lake
@@ -61,6 +61,20 @@ def demo(lake: Path, before: Sequence[str] = ()) -> subprocess.CompletedProcess[
     return geofix("demo", "--lake", str(lake), *sets, before=before)
 
 
+def unreachable(log: str | Path) -> list[str]:
+    """What to put before a command so that every packet to the outside is lost, and noted in the log."""
+    program = str(ROOT / "tests" / "unreachable.py")
+    return ["unshare", "--map-root-user", "--net", sys.executable, program, str(log)]
+
+
+def can_lose_packets() -> bool:
+    """Whether this machine lets us: Linux with namespaces, `unshare`, `ip` and /dev/net/tun."""
+    if not (shutil.which("unshare") and shutil.which("ip") and Path("/dev/net/tun").exists()):
+        return False
+    probe = [*unreachable(os.devnull), "true"]
+    return subprocess.run(probe, capture_output=True, check=False).returncode == 0
+
+
 def lost_packets(lake: Path) -> Path:
     return lake.with_name("packets.log")
 
@@ -70,7 +84,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Lake, subpr
     folder = tmp_path_factory.mktemp("demo") / "lake"
     Lake(folder).blobs.put(KEY_FILE, b"5eed" * 16)  # the same pictures every time
     # Where it can be, on a network that loses every packet to the outside.
-    first = demo(folder, inside(lost_packets(folder)) if is_possible() else ())
+    first = demo(folder, unreachable(lost_packets(folder)) if can_lose_packets() else ())
     assert first.returncode == 0, first.stderr[-3000:]
     yield Lake(folder), first
 

@@ -2,27 +2,143 @@
 
 Each vendor has a port and a key of its own. A request without its key, or with that of another vendor anywhere in it,
 is refused and noted. Models go by the names vendors give them; those that reason refuse what OpenAI's refuse.
+Beside them: a model hub's cache with the recipes' models (their architectures, small, random weights), and stand-ins
+for the published sets with their files' names and columns.
 """
 
 import contextlib
+import csv
+import itertools
 import json
 import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
 from starlette.responses import JSONResponse
 
+from infra.offline.facts import countries
 from infra.offline.server import Application, create_app, serving
+from infra.offline.services.image_host import ImageHost
 from infra.offline.services.maps import KEY as MAPS_KEY
-from infra.offline.world import World
+from infra.offline.world import ImageRecord, World
 from schemas.settings.services import OFFLINE_CHAT_KEY, OFFLINE_PLACES_KEY, OFFLINE_SEARCH_KEY
+from schemas.settings.train import TinySettings
 from tasks.curate.verdict import SYSTEM as JUDGE
+from tasks.recipes.recipe import RECIPES
 from tasks.recipes.spotagent import OBSERVER
 from tasks.reward.prose import fold_text
 from tasks.reward.services import VERIFIER
+
+TINY = TinySettings(vocabulary=2048)
+REVISION = "0" * 40
+SHARD = "400KB"
+# Qwen2.5-VL's own knows no tools, unlike the one that geofix trains with.
+TEMPLATE = """{% for message in messages %}<|im_start|>{{ message['role'] }}
+{% if message['content'] is string %}{{ message['content'] }}{% else %}{% for part in message['content'] %}\
+{% if part['type'] == 'text' %}{{ part['text'] }}{% else %}<|vision_start|><|image_pad|><|vision_end|>{% endif %}\
+{% endfor %}{% endif %}<|im_end|>
+{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant
+{% endif %}"""
+
+
+def fill_cache(home: Path) -> dict[str, int]:
+    """Model name -> files of weights, after they were written as `hf download` would have."""
+    from tasks.train.tiny import build_model, build_processor
+
+    texts = [text for one in RECIPES.values() for text in (one.prompt.system, one.prompt.question)]
+    texts += [country.name for country in countries().values()]
+    for name, family in (
+        ("Qwen/Qwen2.5-VL-7B-Instruct", "qwen2_5_vl"),
+        ("Qwen/Qwen3-VL-30B-A3B-Instruct", "qwen3_vl_moe"),
+    ):
+        folder = _snapshot(home, name)
+        tiny = TINY.model_copy(update={"family": family})
+        processor: Any = build_processor(texts, tiny, 3136, 12_845_056)
+        processor.chat_template = TEMPLATE
+        processor.save_pretrained(folder)
+        build_model(processor, tiny, seed=0).bfloat16().save_pretrained(folder, max_shard_size=SHARD)
+    _encoder(_snapshot(home, "stabilityai/sd-vae-ft-mse"))
+    hub = home / "hub"
+    return {one.name: len(list(one.rglob("*.safetensors"))) for one in sorted(hub.iterdir())}
+
+
+def _snapshot(home: Path, name: str) -> Path:
+    model = home / "hub" / f"models--{name.replace('/', '--')}"
+    (model / "refs").mkdir(parents=True)
+    (model / "refs" / "main").write_text(REVISION)
+    (model / "blobs").mkdir()
+    folder = model / "snapshots" / REVISION
+    folder.mkdir(parents=True)
+    return folder
+
+
+def _encoder(folder: Path) -> None:
+    from safetensors.torch import save_file
+
+    from tasks.recipes.smilegeo.encoder import CONFIG, WEIGHTS, EncoderSize, PictureEncoder
+
+    size = EncoderSize()
+    save_file(PictureEncoder(size).state_dict(), folder / WEIGHTS)
+    sizes = {"block_out_channels": size.block_out_channels, "layers_per_block": 1, "norm_num_groups": 4}
+    (folder / CONFIG).write_text(json.dumps({**sizes, "latent_channels": 4, "scaling_factor": 0.18215}))
+
+
+def write_downloads(folder: Path, world_size: int) -> None:
+    """Every table and picture that docs/reproduce.md names, below a folder."""
+    host = ImageHost(World(size=world_size))
+    photos = _photos(host.world)
+
+    def write(below: str, table: str, columns: str, count: int, file: str, images: str = "images") -> None:
+        """A table of so many rows, whose pictures are named by a column, in the folder of images."""
+        (folder / below / images).mkdir(parents=True, exist_ok=True)
+        with (folder / below / table).open("w", newline="") as out:
+            writer = csv.DictWriter(out, columns.split(), extrasaction="ignore")
+            writer.writeheader()
+            for number, record in enumerate(itertools.islice(photos, count)):
+                row = _row(host.world, record, number)
+                writer.writerow(row)
+                name = str(row[file]).removesuffix(".jpg") + ".jpg"
+                (folder / below / images / name).write_bytes(host.jpeg(record, "original"))
+
+    write("mp16-pro", "MP16_Pro_filtered.csv", "IMG_ID AUTHOR LAT LON city county state country", 40, "IMG_ID")
+    for name in ("im2gps3k", "yfcc4k"):
+        write(name, f"{name}_places365.csv", "IMG_ID AUTHOR LAT LON S3_Label S16_Label S365_Label", 3, "IMG_ID")
+    street = "id latitude longitude country creator_username quadtree_10_1000 unique_city"
+    write("osv5m", "train.csv", street, 10, "id", "images/train")
+    write("osv5m", "test.csv", street, 4, "id", "images/test")
+    write("geocomp", "tuxun_combined.csv", "panoID nation lat lng", 5, "panoID")
+    write("mapbench", "pois.csv", "id path lat lng poi city licence creator", 16, "path")
+    write("imageo-2", "dataset2.csv", "image_id gmap_id address latitude longitude", 6, "image_id")
+    for below, table, count in (("geovista-bench", "geobench.csv", 3), ("geoglobe", "geoglobe.csv", 12)):
+        write(below, table, "id path lat lng kind licence creator", count, "path")
+
+
+def _photos(world: World) -> Iterator[ImageRecord]:
+    """Clear photos of places far apart."""
+    for index in range(0, world.size, 97):
+        photo = next((one for one in world.images(index) if not one.is_pano and one.condition == "clear"), None)
+        if photo:
+            yield photo
+
+
+def _row(world: World, record: ImageRecord, number: int) -> dict[str, Any]:
+    """What the sets say of a photo, under all their columns' names."""
+    place, name = world.place(record.place), record.image_id
+    return {
+        **dict.fromkeys(("id", "panoID", "image_id", "gmap_id", "poi", "quadtree_10_1000"), name),
+        **{"IMG_ID": f"{name[:2]}_{name[2:4]}_{name}.jpg", "path": f"{name}.jpg"},
+        **dict.fromkeys(("LAT", "lat", "latitude"), f"{record.lat:.6f}"),
+        **dict.fromkeys(("LON", "lng", "longitude"), f"{record.lon:.6f}"),
+        **dict.fromkeys(("AUTHOR", "creator", "creator_username"), record.creator),
+        **dict.fromkeys(("unique_city", "address"), place.local_name),
+        **{"city": f"city {number % 3}", "country": place.country, "nation": place.country},
+        **{"licence": "CC BY 4.0", "kind": "photo", "S3_Label": 1, "S16_Label": 3, "S365_Label": 7},
+    }
+
 
 # Made up, in the shapes that vendors demand.
 KEYS = {

@@ -85,7 +85,7 @@ def mcp(
     from flows.cli.command import UsageError
     from flows.cli.locating import read_picture
     from tasks.agent.mcp_server import build_server, serve_stdio
-    from tasks.agent.toolbox import TOOLS
+    from tasks.agent.tools import TOOLS
     from tasks.recipes.recipe import RECIPES
     from tasks.runtime.identity import code_version
 

@@ -17,7 +17,6 @@ from flows.cli.lake import existing_lake
 from flows.cli.printing import print_json
 from flows.cli.progress import duration
 from flows.order import services_of, steps_of
-from flows.pools import asked_pools
 from flows.session import Session, check_before
 from schemas.config import Config, section_of
 from schemas.errors import GeofixError
@@ -30,13 +29,10 @@ from tasks.plan.stage import STAGE as PLAN
 from tasks.runtime.calls import spent_usd
 from tasks.runtime.estimate import Limit, StepEstimate, estimate, limits
 from tasks.runtime.placement import Wanted, nodes_text, place
-from tasks.runtime.ray_start import start_ray
-from tasks.runtime.ray_watch import named_nodes, on_gpu_nodes
 from tasks.runtime.snapshots import approved_snapshot
 from tasks.runtime.stage import open_inputs
 from tasks.train.fitting import Forecast, forecast
 from tasks.train.memory import GIB, Gpu, fit_text, gpus, named_gpu
-from tasks.train.on_workers import workers_wanted
 from tasks.train.opening import base_folder, training_path
 
 REFUSED = 1
@@ -150,6 +146,9 @@ def cluster_of(spread: SpreadSettings) -> tuple[dict[str, dict[str, float]], lis
         return {"this machine": {"CPU": float(os.cpu_count() or 1), "GPU": float(len(seen))}}, seen
     if spread.submits_jobs:
         raise GeofixError("spread.address: --dry-run asks the cluster's nodes by host:port or ray://host:port")
+    from tasks.runtime.ray_start import start_ray
+    from tasks.runtime.ray_watch import named_nodes, on_gpu_nodes
+
     start_ray(spread)
     return named_nodes(), [Gpu(*one) for one in on_gpu_nodes(described_gpus)]
 
@@ -161,6 +160,9 @@ def described_gpus() -> list[tuple[int, str, float, float]]:
 
 def training_plan(config: Config, nodes: dict[str, dict[str, float]]) -> dict[str, dict[str, int]]:
     """Which nodes the training workers go to, and the pools that are asked while they train."""
+    from flows.pools import asked_pools  # with these comes Ray
+    from tasks.train.on_workers import workers_wanted
+
     asked = sorted(asked_pools(config, ["train"]))
     pools = [(name, config.models.pools[name]) for name in asked]
     beside = [

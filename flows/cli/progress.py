@@ -126,7 +126,7 @@ class Reporter(Display, ABC):
         if tick.todo == 0:
             return tick.stage, f"nothing to do, {taken}"
         if tick.done == 0:
-            return tick.stage, f"0 of {tick.todo:,}, waiting for the first result, {taken}"
+            return tick.stage, f"0 of {tick.todo:,}, {tick.waits_for or 'preparing the items'}, {taken}"
         return tick.stage, f"{tick.done:,} of {tick.todo:,}{pace.words(tick.done, tick.todo) or f', {taken}'}"
 
     def steps(self, stage: str, since: float = 0.0) -> Steps | None:

@@ -14,14 +14,13 @@ from mcp.server import Server
 
 from schemas.messages import ToolCall
 from tasks.agent.picture import Picture
-from tasks.agent.toolbox import TOOLS, Toolbox
-
-PICTURE_TOOLS = ("image_zoom_in_tool", "image_zoom_tool")
+from tasks.agent.toolbox import Toolbox
+from tasks.agent.tools import TOOLS
 
 
 def build_server(toolbox: Toolbox, picture: Picture | None, names: Sequence[str], version: str) -> Server[Any]:
     """A server of these tools; those that zoom are left out where no picture is given."""
-    offered = [name for name in sorted(names) if picture is not None or name not in PICTURE_TOOLS]
+    offered = [name for name in sorted(names) if picture is not None or not TOOLS[name].needs_picture]
 
     async def list_tools(context: Any, params: Any) -> types.ListToolsResult:
         specs = [TOOLS[name] for name in offered]

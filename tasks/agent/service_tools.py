@@ -6,8 +6,8 @@ from urllib.parse import urlsplit
 
 from tasks.agent.recording import Recording
 from tasks.agent.toolbox import RESULT_CHARS, Toolbox, ToolResponses
-from tasks.agent.tools import ToolContext
-from tasks.services import Connections
+from tasks.agent.tools import TOOLS, ToolContext
+from tasks.services import Connection, Connections
 from tasks.services.calls import server_of
 from tasks.services.geocoder import open_geocoder
 from tasks.services.maps import open_maps
@@ -19,25 +19,20 @@ class ToolService(str):
     """The name of a service that only tools ask: with recorded answers it is not needed."""
 
 
-_ASKED = {
-    "search_web": "search", "maps_geocode": "geocoder", "poi_input_tips": "maps", "poi_keyword_search": "maps",
-    "poi_detail_query": "maps", "static_map_query": "maps", "satellite_map_query": "maps",
-}  # fmt: skip
-
-
 def tool_services(names: Iterable[str]) -> tuple[ToolService, ...]:
     """The services that these tools ask."""
-    return tuple(ToolService(one) for one in sorted({_ASKED[name] for name in names if name in _ASKED}))
+    return tuple(
+        ToolService(one) for one in sorted({TOOLS[name].service or "" for name in names if name in TOOLS} - {""})
+    )
 
 
 def open_toolbox(connections: Connections, state: Path | None, result_chars: int = RESULT_CHARS) -> Toolbox:
     """The tools; answers of services are kept where the run's calls to models are, or in the folder `state`, if any."""
     if connections.tools.recording is not None:
         return Toolbox(None, result_chars, Recording(connections.tools.recording))
-    geocoding = connections.tool_geocoder or connections.geocoder
     context = ToolContext(
         search=open_search(connections.search),
-        geocoder=open_geocoder(geocoding),
+        geocoder=open_geocoder(connections.tool_geocoder or connections.geocoder),
         maps=open_maps(connections.maps, connections.world_maps),
     )
     if state is None and connections.tools.mode == "live":
@@ -51,7 +46,13 @@ def open_toolbox(connections: Connections, state: Path | None, result_chars: int
 
 def asked_services(connections: Connections) -> str:
     """Whom the tools ask, in one line."""
-    world = (connections.world_maps,) if connections.world_maps else ()
-    asked = (connections.search, connections.tool_geocoder or connections.geocoder, connections.maps, *world)
-    urls = (one.endpoint.base_url for one in asked)
+    names = dict.fromkeys(spec.service for spec in TOOLS.values() if spec.service)
+    asked = [_connection(connections, name) for name in names]
+    urls = (one.endpoint.base_url for one in (*asked, connections.world_maps) if one is not None)
     return " ".join(f"{server_of(url)} {urlsplit(url).path}" for url in urls)
+
+
+def _connection(connections: Connections, service: str) -> Connection | None:
+    """The service as tools ask it: they may have a geocoder of their own."""
+    own = connections.tool_geocoder if service == "geocoder" else None
+    return own or connections.named(service)

@@ -11,29 +11,14 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from schemas.messages import ToolCall
-from tasks.agent import tools
 from tasks.agent.picture import Picture
-from tasks.agent.tools import NO_PLACE, NO_POINT, ToolContext, ToolMissing, ToolMistake, ToolOutput
-from tasks.agent.toolspec import BadArguments, ToolSpec, tool_spec
+from tasks.agent.tools import NO_PLACE, NO_POINT, TOOLS, ToolContext, ToolMissing, ToolMistake, ToolOutput
+from tasks.agent.toolspec import BadArguments, ToolSpec
 from tasks.imaging.decode import BadImage
 from tasks.services.calls import current_item_id
 from tasks.services.errors import ServiceError
 from tasks.services.response_store import Responses, ask_once, digest_key, pack, unpack
 
-_FUNCTIONS = (
-    tools.image_zoom_in_tool,
-    tools.search_web,
-    tools.maps_geocode,
-    tools.image_zoom_tool,
-    tools.poi_input_tips,
-    tools.poi_keyword_search,
-    tools.poi_detail_query,
-    tools.static_map_query,
-    tools.satellite_map_query,
-)
-TOOLS: dict[str, ToolSpec] = {function.__name__: tool_spec(function) for function in _FUNCTIONS}
-
-_LOCAL = ("image_zoom_in_tool", "image_zoom_tool")  # ask no service: nothing to keep
 RESULT_CHARS = 6000
 NAMESPACE = "tool"  # of answers in the response store
 NOT_RECORDED = "nothing is recorded for this; try another way"
@@ -176,7 +161,7 @@ class Toolbox:
             assert isinstance(output, ToolOutput)
             return output
 
-        if spec.name in _LOCAL or self._responses is None:
+        if spec.service is None or self._responses is None:
             return await ask()
         limits = [self.context.max_results, *([self.context.search_results] if self.context.search_results else [])]
         return await self._responses.ask_once([spec.name, arguments, *limits], ask)

@@ -1,16 +1,17 @@
 """The tools: SpotAgent's three (appendix A.2) and the six of Thinking with Map (Table 1).
 
-A tool is a function of a context and a model's arguments. Its signature and docstring are its whole description;
-`toolspec` derives schemas and checks from them. What a tool returns is data for a model. What the model did wrong is a
-`ToolMistake`; a service that is down raises its own error, which the toolbox notes and turns into plain text.
+A tool is a function of a context and a model's arguments, declared by `@tool`: the service it asks, and whether it
+looks at the picture. Schemas and checks follow from its signature and docstring (`toolspec`); MCP, TRL, verl, rate
+budgets and the store of answers read the declaration. What a tool returns is data for a model. What the model did wrong
+is a `ToolMistake`; a service that is down raises its own error, which the toolbox notes and turns into plain text.
 """
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol, TypeVar
 
 from tasks.agent.picture import Picture
-from tasks.agent.toolspec import BadArguments
+from tasks.agent.toolspec import BadArguments, ToolSpec, tool_spec
 from tasks.imaging.images import model_view
 from tasks.runtime.computing import computing
 from tasks.services.errors import ServiceError
@@ -77,6 +78,21 @@ class ToolContext:
     search_results: int | None = None  # pages of a web search; None: max_results
 
 
+F = TypeVar("F", bound=Callable[..., Awaitable[ToolOutput]])
+TOOLS: dict[str, ToolSpec] = {}
+
+
+def tool(service: str | None = None, needs_picture: bool = False) -> Callable[[F], F]:
+    """Declares a tool; `service` is a connection's name, such as `search`."""
+
+    def declare(function: F) -> F:
+        TOOLS[function.__name__] = tool_spec(function, service, needs_picture)
+        return function
+
+    return declare
+
+
+@tool(needs_picture=True)
 async def image_zoom_in_tool(context: ToolContext, bbox_2d: list[float]) -> ToolOutput:
     """Crop and zoom into a region of the image, to read text or see detail.
 
@@ -97,6 +113,7 @@ async def image_zoom_in_tool(context: ToolContext, bbox_2d: list[float]) -> Tool
     return ToolOutput({"bbox_2d": box, "image": "the region, enlarged"}, region)
 
 
+@tool("search")
 async def search_web(context: ToolContext, query: str) -> ToolOutput:
     """Search the web to verify hypotheses derived from visual evidence.
 
@@ -110,6 +127,7 @@ async def search_web(context: ToolContext, query: str) -> ToolOutput:
     return ToolOutput({"results": [{"title": r.title, "url": r.url, "content": r.content} for r in found]})
 
 
+@tool("geocoder")
 async def maps_geocode(context: ToolContext, address: str) -> ToolOutput:
     """Convert a textual location into geographic coordinates, best match first.
 
@@ -145,6 +163,7 @@ async def ask_service(answer: Awaitable[T]) -> T:
 ROAD_ZOOM, SATELLITE_ZOOM = 15, 16
 
 
+@tool(needs_picture=True)
 async def image_zoom_tool(context: ToolContext, bbox_2d: list[float]) -> ToolOutput:
     """Zoom into a region of the image.
 
@@ -154,6 +173,7 @@ async def image_zoom_tool(context: ToolContext, bbox_2d: list[float]) -> ToolOut
     return await image_zoom_in_tool(context, bbox_2d)
 
 
+@tool("maps")
 async def poi_input_tips(context: ToolContext, text: str) -> ToolOutput:
     """Suggest points of interest whose names begin like a text.
 
@@ -167,6 +187,7 @@ async def poi_input_tips(context: ToolContext, text: str) -> ToolOutput:
     return ToolOutput({"tips": [{"id": p.id, "name": p.name, "district": p.district} for p in found]})
 
 
+@tool("maps")
 async def poi_keyword_search(context: ToolContext, keyword: str, city: str = "") -> ToolOutput:
     """Search points of interest by name or kind.
 
@@ -181,6 +202,7 @@ async def poi_keyword_search(context: ToolContext, keyword: str, city: str = "")
     return ToolOutput({"pois": [asdict(poi) for poi in found]})
 
 
+@tool("maps")
 async def poi_detail_query(context: ToolContext, id: str) -> ToolOutput:
     """Show everything the map knows about one point of interest.
 
@@ -196,6 +218,7 @@ async def poi_detail_query(context: ToolContext, id: str) -> ToolOutput:
     return ToolOutput({"poi": asdict(poi)})
 
 
+@tool("maps")
 async def static_map_query(context: ToolContext, center: list[float], zoom: int = ROAD_ZOOM) -> ToolOutput:
     """Show a road map around a point.
 
@@ -206,6 +229,7 @@ async def static_map_query(context: ToolContext, center: list[float], zoom: int 
     return await _map(context, center, zoom, "roadmap")
 
 
+@tool("maps")
 async def satellite_map_query(context: ToolContext, center: list[float], zoom: int = SATELLITE_ZOOM) -> ToolOutput:
     """Show a satellite picture around a point.
 

@@ -31,6 +31,8 @@ class ToolSpec:
     types: Mapping[str, Any]
     explained: Mapping[str, str]
     function: Callable[..., Any]
+    service: str | None = None  # whom it asks, by the name of its connection; None: nobody, so nothing is kept of it
+    needs_picture: bool = False
 
     def openai(self) -> dict[str, Any]:
         """The entry of an OpenAI request's `tools`, and of verl's tool configuration.
@@ -87,7 +89,7 @@ class ToolSpec:
         return create_model(self.name, __config__=ConfigDict(extra="forbid", strict=True), **fields)
 
 
-def tool_spec(function: Callable[..., Any]) -> ToolSpec:
+def tool_spec(function: Callable[..., Any], service: str | None = None, needs_picture: bool = False) -> ToolSpec:
     """The spec of a function or method; TypeError if its signature or docstring leaves something unsaid."""
     name = function.__name__
     about, explained = _read_docstring(inspect.getdoc(function) or "")
@@ -104,7 +106,8 @@ def tool_spec(function: Callable[..., Any]) -> ToolSpec:
     strangers = set(explained) - set(parameters)
     if strangers:
         raise TypeError(f"tool {name}: Args explains {', '.join(sorted(strangers))}, which it does not take")
-    return ToolSpec(name, about, parameters, {n: hints[n] for n in parameters}, explained, function)
+    types = {n: hints[n] for n in parameters}
+    return ToolSpec(name, about, parameters, types, explained, function, service, needs_picture)
 
 
 def json_type(hint: Any) -> dict[str, Any]:

@@ -14,7 +14,8 @@ from PIL import Image
 from schemas.messages import ToolCall, text_part
 from tasks.agent.picture import Picture
 from tasks.agent.prompt import Budgets, Prompt
-from tasks.agent.toolbox import TOOLS, CallRecord, Toolbox
+from tasks.agent.toolbox import CallRecord, Toolbox
+from tasks.agent.tools import TOOLS
 
 OpenRow = Callable[[Mapping[str, Any]], Picture]  # a row of the dataset -> the picture it asks about
 

@@ -20,7 +20,8 @@ from schemas.load import load_config
 from schemas.messages import ToolCall
 from tasks.agent.picture import Picture, open_picture
 from tasks.agent.service_tools import open_toolbox
-from tasks.agent.toolbox import TOOLS, Toolbox
+from tasks.agent.toolbox import Toolbox
+from tasks.agent.tools import TOOLS
 from tasks.services import connect
 
 

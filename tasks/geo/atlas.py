@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import polars as pl
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 DATA = files("tasks") / "geo" / "data"  # beside the scripts that derive it
@@ -42,15 +41,10 @@ def countries() -> pl.DataFrame:
 @cache
 def outlines() -> Outlines:
     """Every region's rings, decoded."""
-    with DATA.joinpath("regions.parquet").open("rb") as file:
-        table = pq.read_table(file)
+    table = pl.read_parquet(DATA.joinpath("regions.parquet").read_bytes())
 
     def flat(name: str) -> NDArray[Any]:
-        return np.asarray(table[name].combine_chunks().flatten())
-
-    def lengths(name: str) -> NDArray[np.int64]:
-        column: Any = table[name].combine_chunks()
-        return np.diff(np.asarray(column.offsets)).astype(np.int64)
+        return table[name].explode().to_numpy()
 
     sizes = flat("ring_sizes").astype(np.int64)
     rings_of_polygon = flat("polygon_rings").astype(np.int64)
@@ -58,13 +52,13 @@ def outlines() -> Outlines:
     outer = np.zeros(len(sizes), dtype=bool)
     outer[first_of_polygon] = True
     return Outlines(
-        country=tuple(table["country"].to_pylist()),
-        code=tuple(table["code"].to_pylist()),
-        name=tuple(table["name"].to_pylist()),
+        country=tuple(table["country"]),
+        code=tuple(table["code"]),
+        name=tuple(table["name"]),
         lat=flat("lat_e5") / PER_DEGREE,
         lon=flat("lon_e5") / PER_DEGREE,
         start=np.concatenate([[0], np.cumsum(sizes)]),
-        ring_region=np.repeat(np.arange(table.num_rows), lengths("ring_sizes")),
+        ring_region=np.repeat(np.arange(table.height), table["ring_sizes"].list.len().to_numpy()),
         ring_outer=outer,
     )
 
@@ -72,8 +66,7 @@ def outlines() -> Outlines:
 @cache
 def gazetteer() -> pl.DataFrame:
     """GeoNames places of 500 people and more: country, lat, lon, population, sorted by country and cell."""
-    with DATA.joinpath("gazetteer.parquet").open("rb") as file:
-        frame = pl.DataFrame(pq.read_table(file))
+    frame = pl.read_parquet(DATA.joinpath("gazetteer.parquet").read_bytes())
     position = {name: pl.col(f"{name}_e5").cast(pl.Float64) / PER_DEGREE for name in ("lat", "lon")}
     return frame.select("country", **position, population=pl.col("population").cast(pl.Float64))
 

@@ -122,6 +122,16 @@ class Encoded:
         deep = self.facts.format == "PNG" and self.data[24] == 16  # the header's bits a channel
         return self.mode != "CMYK" and not deep
 
+    @property
+    def profile(self) -> bytes | None:
+        """The colour profile in its header; none where it cannot be read, or unpacks to more than Pillow allows."""
+        try:
+            header = png_header(self.data, PACKED - {b"iCCP"}) or self.data
+            profile = Image.open(io.BytesIO(header), formats=_FORMATS).info.get("icc_profile")
+        except (OSError, SyntaxError, ValueError, struct.error):
+            return None
+        return profile if isinstance(profile, bytes) else None
+
     def as_it_lies(self) -> Self:
         """The same picture, not to be turned: for an orientation that is known to be wrong."""
         if self.orientation < 5:

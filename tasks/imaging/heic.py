@@ -5,9 +5,11 @@ The pixels come upright: libheif applies a file's own turns, and the EXIF orient
 
 import io
 
+import numpy as np
 import pillow_heif
 from PIL import Image
 
+from tasks.imaging.colour_profile import as_srgb
 from tasks.imaging.decode import MAX_DECODED_PIXELS, BadImage
 
 _QUALITY = 95
@@ -36,21 +38,20 @@ def heic_exif(data: bytes) -> bytes:
 
 
 def heic_as_jpeg(data: bytes) -> bytes:
-    """The primary picture as an upright JPEG with its EXIF data and colour profile."""
+    """The primary picture as an upright JPEG in sRGB, with its EXIF data."""
     heic_size(data)
     try:
         picture = _open(data).to_pillow()
     except (OSError, ValueError, RuntimeError, EOFError) as error:
         raise BadImage("truncated", "a HEIC picture whose pixels cannot be read") from error
-    kept = {name: picture.info[name] for name in ("exif", "icc_profile") if picture.info.get(name)}
+    exif = picture.info.get("exif") or b""
     paper = picture.convert("RGB")
     if "A" in picture.getbands():
         paper = Image.new("RGB", picture.size, "white")
         paper.paste(picture, mask=picture.getchannel("A"))
-    if len(kept.get("exif", b"")) > _MOST_EXIF:
-        kept["exif"] = _without_notes(kept["exif"])
+    paper = Image.fromarray(as_srgb(np.array(paper), picture.info.get("icc_profile")))
     out = io.BytesIO()
-    paper.save(out, "JPEG", quality=_QUALITY, **kept)
+    paper.save(out, "JPEG", quality=_QUALITY, exif=_without_notes(exif) if len(exif) > _MOST_EXIF else exif)
     return out.getvalue()
 
 

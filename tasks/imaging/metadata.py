@@ -1,8 +1,8 @@
 """Pictures without what they tell about their maker: EXIF, GPS, MakerNotes, XMP, IPTC, comments, thumbnails, text.
 
 A picture is put together anew from what decoding needs, so that an unknown kind of metadata does not slip
-through. Pixels stay as they are, unless the picture had to be turned upright, is not 8-bit RGB or grey, or carries
-bytes inside its coded part that no decoder reads.
+through. Pixels stay as they are, unless the picture had to be turned upright, is not 8-bit RGB or grey, has a colour
+profile whose colours are not sRGB's, or carries bytes inside its coded part that no decoder reads.
 """
 
 import io
@@ -14,24 +14,21 @@ from dataclasses import dataclass, field
 import numpy as np
 from PIL import Image
 
-from tasks.imaging.colour_profile import as_srgb, plain_profile
+from tasks.imaging.colour_profile import as_srgb, changes_colours
 from tasks.imaging.decode import SIGNATURE, BadImage, Encoded, ImageFacts, chunk, jpeg, parts, png_pixels
 
 _UPRIGHT_QUALITY = 95
 
-_ICC = b"ICC_PROFILE\0"
-_ICC_PART = 65_519  # bytes of a profile that fit into one segment
-
 
 def cleaned(data: bytes, turn: bool = True) -> tuple[bytes, ImageFacts]:
-    """The same picture without metadata and upright, and its facts; a colour profile stays, reduced to its numbers.
+    """The same picture without metadata, upright and in sRGB, and its facts.
 
     `turn=False` leaves it as it lies.
     """
     picture = Encoded.open(data)
     picture = picture if turn else picture.as_it_lies()
     is_clean = picture.check()
-    if picture.orientation != 1 or not picture.eight_bit_rgb:
+    if picture.orientation != 1 or not picture.eight_bit_rgb or changes_colours(picture.profile):
         return _redrawn(picture), picture.facts
     if picture.facts.format == "PNG":
         try:
@@ -44,8 +41,7 @@ def cleaned(data: bytes, turn: bool = True) -> tuple[bytes, ImageFacts]:
 def _rebuilt(data: bytes, is_clean: bool) -> bytes | None:
     """A JPEG anew from what it needs; none where it must be drawn anew."""
     try:
-        found = needed(data)
-        made = found.file(_icc_segments(found.profile))
+        made = needed(data)
         # What a strict decoder stumbles over may be bytes between the pixels' codes, where anything could be kept. If
         # it was something else, it is gone now.
         return made if is_clean or Encoded.open(made).check() else None
@@ -55,30 +51,12 @@ def _rebuilt(data: bytes, is_clean: bool) -> bytes | None:
 
 def _redrawn(picture: Encoded) -> bytes:
     """Coded anew from its pixels."""
-    pixels = picture.pixels()
-    if picture.facts.format == "PNG":
-        packed = next((part[8:-4] for name, part in parts(picture.data) if name == b"iCCP"), b"")
-        out = io.BytesIO()
-        Image.fromarray(as_srgb(pixels, _unpacked_profile(packed))).save(out, "PNG")
-        return out.getvalue()
-    made = jpeg(pixels, _UPRIGHT_QUALITY)
-    profile = Image.open(io.BytesIO(picture.data)).info.get("icc_profile") if picture.mode == "RGB" else None
-    first = 4 + int.from_bytes(made[4:6], "big")  # behind the JFIF header
-    return made[:first] + _icc_segments(profile) + made[first:]
-
-
-def _icc_segments(profile: bytes | None) -> bytes:
-    plain = plain_profile(profile) if profile else None
-    if not plain:
-        return b""
-    parts = [plain[at : at + _ICC_PART] for at in range(0, len(plain), _ICC_PART)]
-    if len(parts) > 255:
-        return b""
-    headers = [_ICC + bytes([number, len(parts)]) for number in range(1, len(parts) + 1)]
-    return b"".join(
-        b"\xff\xe2" + struct.pack(">H", 2 + len(header) + len(part)) + header + part
-        for header, part in zip(headers, parts, strict=True)
-    )
+    pixels = as_srgb(picture.pixels(), picture.profile)
+    if picture.facts.format == "JPEG":
+        return jpeg(pixels, _UPRIGHT_QUALITY)
+    out = io.BytesIO()
+    Image.fromarray(pixels).save(out, "PNG")
+    return out.getvalue()
 
 
 _CHANNELS = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}  # by colour type
@@ -88,7 +66,7 @@ _PASSES = ((0, 0, 8, 8), (4, 0, 8, 8), (0, 4, 4, 8), (2, 0, 4, 4), (0, 2, 2, 4),
 
 
 def without_metadata(data: bytes) -> bytes:
-    """The same picture with nothing but what decoding needs, and its colour profile reduced to its numbers.
+    """The same picture with nothing but what decoding needs.
 
     What says how colours are meant stays where it makes sense. What does not (a resolution, a background, a palette
     for other screens) is left out, for text could stand there.
@@ -109,7 +87,7 @@ def without_metadata(data: bytes) -> bytes:
 def _head(found: dict[bytes, bytes], data: bytes) -> bytes:
     header = found[b"IHDR"][:13]
     bits, colour_type = header[8], header[9]
-    kept = chunk(b"IHDR", header) + _profile(found.get(b"iCCP", b""))
+    kept = chunk(b"IHDR", header)
     kept += b"".join(chunk(name, body) for name, body in found.items() if _is_sane(name, body))
     if colour_type == 3:
         return kept + _palette(found.get(b"PLTE", b""), found.get(b"tRNS", b""), data)
@@ -164,21 +142,6 @@ def _size(header: bytes) -> int:
     return sum(part(-(-(width - x) // dx), max(0, -(-(height - y) // dy))) for x, y, dx, dy in _PASSES)
 
 
-def _unpacked_profile(body: bytes) -> bytes:
-    """The colour profile in the part of a PNG that holds one; nothing where it cannot be read."""
-    try:
-        return zlib.decompressobj().decompress(body[body.index(b"\0") + 2 :], 16_000_000)
-    except (ValueError, zlib.error):
-        return b""
-
-
-def _profile(body: bytes) -> bytes:
-    plain = plain_profile(_unpacked_profile(body))
-    if not plain:
-        return b""
-    return chunk(b"iCCP", b"icc\0\0" + zlib.compress(plain, 9))
-
-
 JFIF = b"\xff\xe0\x00\x10JFIF\0\x01\x01\0\0\x01\0\x01\0\0"  # of no size and without a thumbnail
 _ADOBE = b"\xff\xee\x00\x0eAdobe\0\x64\0\0\0\0"  # and how colours are coded
 _STANDALONE = {0x01, *range(0xD0, 0xD8)}  # markers without a length
@@ -227,30 +190,15 @@ class _Tables:
         return segment(0xDD, struct.pack(">H", self.restart))
 
 
-@dataclass
-class Needed:
-    """What is needed of a JPEG."""
-
-    body: bytes  # tables, frame and scans
-    profile: bytes  # as it stands
-    jfif: bool
-    adobe: int | None  # its code for the colours
-
-    def file(self, profile_segments: bytes) -> bytes:
-        adobe = b"" if self.adobe is None else _ADOBE + bytes([self.adobe])
-        return b"\xff\xd8" + (JFIF if self.jfif else b"") + adobe + profile_segments + self.body + b"\xff\xd9"
-
-
 def segment(marker: int, body: bytes) -> bytes:
     return bytes([0xFF, marker]) + struct.pack(">H", 2 + len(body)) + body
 
 
-def needed(data: bytes) -> Needed:
-    """What decoding needs, up to the end marker; Unusual where bytes lie between the segments, or in odd frames."""
+def needed(data: bytes) -> bytes:
+    """What decoding needs of a JPEG that libjpeg has decoded; Unusual where its segments do not tell."""
     tables, out, frame = _Tables(), bytearray(), b""
     frame_marker, scans = 0, 0
-    profile: dict[int, bytes] = {}
-    jfif, adobe = False, None
+    jfif, adobe = b"", b""
     at = 2
     while at + 4 <= len(data):
         marker = data[at + 1]
@@ -268,7 +216,7 @@ def needed(data: bytes) -> Needed:
         elif marker == 0xDD:
             tables.restart = int.from_bytes(body[:2], "big")
         elif 0xC0 <= marker <= 0xCF and marker != 0xCC:  # that one conditions arithmetic coding, which is not used
-            if marker not in _HUFFMAN_FRAMES or frame or len(body) < 9 or len(body) != 6 + 3 * body[5]:
+            if marker not in _HUFFMAN_FRAMES:
                 raise Unusual("another kind of frame")
             frame_marker, frame = marker, body
         elif marker == 0xDA:
@@ -280,20 +228,16 @@ def needed(data: bytes) -> Needed:
             out += segment(0xDA, header) + data[start:end]
             scans += 1
         elif not scans and marker == 0xE0 and body.startswith(b"JFIF\0") and len(body) >= 14:
-            jfif = True
+            jfif = JFIF
         elif not scans and marker == 0xEE and body.startswith(b"Adobe") and len(body) >= 12:
-            adobe = body[11]
-        elif marker == 0xE2 and body.startswith(_ICC) and len(body) > 14:
-            profile.setdefault(body[12], body[14:])
+            adobe = _ADOBE + body[11:12]
         at = end
-    return Needed(bytes(out), b"".join(profile[number] for number in sorted(profile)), jfif, adobe)
+    return b"\xff\xd8" + jfif + adobe + bytes(out) + b"\xff\xd9"
 
 
 def _scan(body: bytes, frame: bytes, progressive: bool, tables: _Tables) -> tuple[bytes, list[bytes]]:
     """The scan's header from its numbers, and the tables that must stand before it."""
-    count = body[0] if body else 0
-    if not frame or not count or len(body) != 4 + 2 * count:
-        raise Unusual("a scan with an odd header")
+    count = body[0]
     quantizers = {frame[at]: frame[at + 2] for at in range(6, len(frame), 3)}
     first, last, steps = body[1 + 2 * count :] if progressive else (0, 63, 0)
     with_dc = first == 0 and not (progressive and steps >> 4)
@@ -301,8 +245,6 @@ def _scan(body: bytes, frame: bytes, progressive: bool, tables: _Tables) -> tupl
     header, wanted = bytearray([count]), []
     for at in range(1, 1 + 2 * count, 2):
         component, used = body[at], body[at + 1]
-        if component not in quantizers:
-            raise Unusual("a scan of something else")
         dc, ac = (used >> 4 if with_dc else 0), (used & 15 if with_ac else 0)
         header += bytes([component, dc << 4 | ac])
         wanted.append(tables.take(0xDB, quantizers[component]))

@@ -32,15 +32,7 @@ def equirectangular(data: bytes, width: int = 4096, height: int = 2048, min_pixe
     if (facts.width, facts.height) != (width, height):
         is_smaller = width <= facts.width and height <= facts.height
         pixels = shrink(pixels, (width, height), around=True) if is_smaller else _enlarged(pixels, width, height)
-    return jpeg(as_srgb(pixels, _profile(picture)), STORED_QUALITY)
-
-
-def _profile(picture: Encoded) -> bytes | None:
-    """A JPEG's colour profile. The stored panorama has none, and neither have views of it, so it is applied."""
-    if picture.facts.format != "JPEG":
-        return None
-    found = Image.open(io.BytesIO(picture.data)).info.get("icc_profile")
-    return found if isinstance(found, bytes) else None
+    return jpeg(as_srgb(pixels, picture.profile), STORED_QUALITY)
 
 
 def bordered(pixels: Pixels, border: int) -> Pixels:

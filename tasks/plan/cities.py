@@ -6,7 +6,6 @@ from functools import cache
 
 import numpy as np
 import polars as pl
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from schemas.errors import InputError
@@ -30,7 +29,7 @@ KM_PER_DEGREE = np.pi * EARTH_RADIUS_KM / 180
 def all_cities() -> pl.DataFrame:
     """GeoNames places of 15,000 people and more that lie on their country's land as drawn."""
     with DATA.joinpath("cities.parquet").open("rb") as file:
-        frame = pl.DataFrame(pq.read_table(file))
+        frame = pl.read_parquet(file)
     position = {name: pl.col(f"{name}_e5").cast(pl.Float64) / PER_DEGREE for name in ("lat", "lon")}
     frame = frame.select("city_id", "name", "country", **position, people=pl.col("population").cast(pl.Float64))
     ashore = country_of(frame["lat"].to_numpy(), frame["lon"].to_numpy()) == frame["country"].to_numpy().astype(str)

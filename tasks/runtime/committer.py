@@ -113,6 +113,10 @@ class Progress:
             waited_s=self.waited_s,
         )
 
+    def waits_for(self, text: str) -> None:
+        """Say what the first result waits for."""
+        self._change(waits_for=text)
+
     def finish(self) -> None:
         self._change(finished=True, waited_s=self.waited_s)
 

@@ -21,7 +21,6 @@ from urllib.parse import urlsplit
 
 import ray
 from ray.exceptions import ActorUnavailableError, RayActorError, RayError, RayTaskError
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from schemas.errors import GeofixError
 from schemas.settings.pools import NAMESPACE, Pool
@@ -39,14 +38,6 @@ CALL_S = 600.0  # for a call of the keeper: its process imports Serve first, and
 PATIENCE = {"RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "60", "RAY_SERVE_PROXY_HEALTH_CHECK_TIMEOUT_S": "60"}
 VLLM_PYTHON = "GEOFIX_VLLM_PYTHON"
 HEAD = "node:__internal_head__"  # a resource that only the head of a cluster has
-# What the log of vLLM says, in the order in which it is said.
-PHASES = (
-    ("Starting to load model", "loading weights"),
-    ("Loading weights took", "weights are loaded"),
-    ("Dynamo bytecode transform", "compiling"),
-    ("Capturing CUDA graph", "capturing CUDA graphs"),
-    ("init engine", "engine is ready"),
-)
 # Of every vLLM pool, unless `engine_args` says otherwise: what `geofix serve --engine vllm` gives as well.
 ENGINE_ARGS: dict[str, Any] = {
     "limit_mm_per_prompt": {"image": 16},
@@ -183,8 +174,8 @@ class Keepers:
         self._call(plan, "bring_up", self._owner, self._lease_s, plan.application, http, options)
 
     def wait(self, plan: PoolPlan, say: Callable[[str], None], clock: Callable[[], float] = time.monotonic) -> None:
-        """Until a pool answers; `say` is told each new phase. GeofixError where it does not come up."""
-        begin_s, told = clock(), ""
+        """Until a pool answers; `say` gets each new message of Serve. GeofixError where it does not come up."""
+        begin_s, message = clock(), ""
         while True:
             state = self.states([plan]).get(plan.application)
             if state is not None and state.is_up:
@@ -192,14 +183,14 @@ class Keepers:
                 return
             if state is not None and state.status == "DEPLOY_FAILED":
                 raise GeofixError(f"models.pools.{plan.name} did not start: {_one_line(state.message)}")
-            said = "" if state is None else " ".join(state.message.split())[:160]
-            phase = self._phase(plan) or said or "waiting for a replica"
-            if phase != told:
-                say(f"pool {plan.name}: {phase}")
-                told = phase
+            newest = "" if state is None else " ".join(state.message.split())[:160]
+            newest = newest or "waiting for a replica"
+            if newest != message:
+                say(f"pool {plan.name}: {newest}")
+                message = newest
             if clock() - begin_s > plan.settings.start_s:
                 raise GeofixError(
-                    f"models.pools.{plan.name} did not come up within start_s={plan.settings.start_s:g} s: {told}"
+                    f"models.pools.{plan.name} did not come up within start_s={plan.settings.start_s:g} s: {message}"
                 )
             time.sleep(LOOK_EVERY_S)
 
@@ -267,20 +258,6 @@ class Keepers:
                     ) from error
             except (RayError, ConnectionError) as error:
                 raise GeofixError(f"models.pools.{plan.name}: Ray does not answer: {_one_line(error)}") from error
-
-    def _phase(self, plan: PoolPlan) -> str:
-        """How far vLLM is, by the logs of the nodes; empty where they do not say."""
-        if plan.settings.engine != "vllm":
-            return ""
-        look = ray.remote(_phase_reader())
-        asked = []
-        for node in ray.nodes():
-            if node["Alive"]:
-                there = NodeAffinitySchedulingStrategy(node["NodeID"], soft=True)
-                asked.append(look.options(num_cpus=0, scheduling_strategy=there).remote(plan.source, PHASES))
-        done, _ = ray.wait(asked, num_returns=len(asked), timeout=30.0)
-        found = [number for number in ray.get(done) if number is not None]
-        return PHASES[max(found)][1] if found else ""
 
 
 def open_keepers(spread: SpreadSettings, port: int, owner: str, lease_s: float = LEASE_S) -> Keepers:
@@ -458,23 +435,3 @@ def _keeper_class() -> type:
             return replicas(Checkpoint).bind()
 
     return PoolKeeper
-
-
-def _phase_reader() -> Callable[..., int | None]:
-    """What a node's log says last of a model's start, as a function that is sent by value."""
-
-    def last_phase(source: str, phases: Sequence[tuple[str, str]]) -> int | None:
-        from pathlib import Path
-
-        folder = Path("/proc/self/fd/2").readlink().parent  # Ray's workers write their logs into one folder
-        newest: tuple[float, int] | None = None
-        for path in folder.glob("worker-*"):
-            with path.open("rb") as file:
-                file.seek(max(0, path.stat().st_size - 200_000))
-                text = file.read().decode(errors="replace")
-            said = [number for number, (words, _) in enumerate(phases) if words in text]
-            if said and source in text:
-                newest = max(newest or (0.0, 0), (path.stat().st_mtime, max(said)))
-        return newest[1] if newest else None
-
-    return last_phase

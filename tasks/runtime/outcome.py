@@ -50,6 +50,7 @@ class Tick:
     finished: bool = False
     sent: Tally = field(default_factory=Tally)  # requests to services so far
     usage: Usage = NO_USAGE  # of models, so far
+    waits_for: str = ""  # before the first result
     waited_s: Mapping[str, float] = field(default_factory=dict)  # by service: asked nothing, its limit was reached
 
     @property

@@ -101,15 +101,18 @@ def spread(
     is_async: bool = False,
     meanwhile: Callable[[], None] = lambda: None,
     most_workers: int | None = None,
+    tell: Callable[[str], None] = lambda _: None,
 ) -> Generator[Any, None, None]:
     """Yield `make()(chunk)` for chunks that together are `items`, in the order they finish.
 
     `make` runs once in each worker process. For a chunk whose worker dies each time a `WorkerDied` is yielded instead.
-    `meanwhile` is called at least every second while results are waited for. More than `most_workers` are started only
+    `meanwhile` is called at least every second while results are waited for, and `tell` with what is waited for until
+    the first one. More than `most_workers` are started only
     if the resources ask for a number.
     """
     if items.is_empty():
         return
+    tell("starting Ray")
     start_ray(settings)
     resources = placed_resources(resources, nodes())
     try:
@@ -117,7 +120,7 @@ def spread(
         wanted = resources.workers or settings.workers or backend.fitting()
         if most_workers is not None and resources.workers is None:
             wanted = min(wanted, most_workers)
-        pool = Pool(items, make, backend, wanted, resources, is_async, meanwhile)
+        pool = Pool(items, make, backend, wanted, resources, is_async, meanwhile, tell)
         try:
             yield from pool.results()
         except RayLost:
@@ -152,8 +155,9 @@ class Pool:
         resources: Resources,
         is_async: bool = False,
         meanwhile: Callable[[], None] = lambda: None,
+        tell: Callable[[str], None] = lambda _: None,
     ) -> None:
-        self._backend, self._meanwhile = backend, meanwhile
+        self._backend, self._meanwhile, self._tell = backend, meanwhile, tell
         self._items, self._next, self._chunk = items, 0, max(1, resources.chunk)
         self._again: deque[_Task] = deque()
         self._job = uuid.uuid4().hex
@@ -169,6 +173,7 @@ class Pool:
         chunks = -(-items.height // self._chunk)
         for _ in range(max(1, min(workers, chunks))):
             self._add_slot(backend.new_worker())
+        tell(f"starting {len(self._pending)} worker{'s' if len(self._pending) > 1 else ''}")
 
     @property
     def slots(self) -> list[WorkerSlot]:
@@ -194,6 +199,8 @@ class Pool:
             del self._pending[slot.ready]
             self._loads_pending.discard(slot)
             slot.started = True
+            if not self._started:
+                self._tell("loading what the step needs, and the first items")
             self._started.add(slot)
             self._loads_started.put(slot)
 

@@ -196,6 +196,7 @@ def _run_items(
         is_async=is_async,
         meanwhile=_meanwhile(pauses, calls, progress),
         most_workers=most_workers([connections.named(name) for name in services], resources.concurrency),
+        tell=progress.waits_for,
     )
     batch = Batch(ledger, progress)
     fatal: Failure | None = None

@@ -10,7 +10,6 @@ import polars as pl
 
 from schemas.messages import parts_of, texts_of
 from schemas.settings.train import TrainingPhase, TrainSettings
-from tasks.runtime.model_pools import vllm_python
 from tasks.train.chain import samples_of
 from tasks.train.memory import PADDED, ROOM, Gpu, Needed, Shape, fit, memory_advice
 from tasks.train.opening import base_folder, check_folder, training_path
@@ -91,6 +90,8 @@ def is_for_vllm(settings: TrainSettings) -> bool:
         return False
     if settings.base != "tiny" and training_path(base_folder(settings.base)) != "packed":
         return False
+    from tasks.runtime.model_pools import vllm_python  # and with it Ray
+
     return shutil.which(vllm_python(settings.grpo.vllm.python)) is not None
 
 

@@ -1,8 +1,6 @@
 """Whose fault a repeated request is, on journals written by hand."""
 
-from bench.campaign_checks import wrong_requests
-from bench.campaign_faults import rules
-from bench.campaign_repeats import LaterRun, Repeats, by_part, count_repeats, things
+from bench.campaign_checks import LaterRun, Repeats, by_part, count_repeats, rules, things, wrong_requests
 from infra.offline.faults import KINDS, STATUSES, parse
 
 CDN, GRAPH, TILES = "mapillary-cdn", "mapillary", "mapillary-tiles"

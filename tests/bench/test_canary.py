@@ -3,8 +3,7 @@
 import json
 from pathlib import Path
 
-from bench.canary import handed_over, missed_leaks, new_canaries, secret_variables
-from bench.canary_search import Search
+from bench.canary import Search, handed_over, missed_leaks, new_canaries, secret_variables
 from schemas.settings.base import Settings
 from schemas.settings.models import ModelEndpoint, ModelsSettings
 

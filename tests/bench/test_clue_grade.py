@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from bench.clue_grade import GRADES, LEGIBLE_PX, clue_grade, tells
+from bench.offline_models import GRADES, LEGIBLE_PX, clue_grade, tells
 from infra.offline.place import Place
 from infra.offline.render import paint
 from infra.offline.render.signs import SeenSign

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from bench.offline_models_report import Measured, report
+from bench.offline_models import Measured, report
 
 
 def test_the_report_measures_calibration(capsys: Any) -> None:

@@ -12,8 +12,19 @@ from typing import Any
 
 import yaml
 
-from bench.rehearsal.__main__ import CUTS, PAGE, RECIPES, SMALLER, script_of
-from bench.rehearsal.reads import RECORDER, field_of, named_by_recipe, never_read, production_only, recorded
+from bench.rehearsal.__main__ import (
+    CUTS,
+    PAGE,
+    RECIPES,
+    RECORDER,
+    SMALLER,
+    field_of,
+    named_by_recipe,
+    never_read,
+    production_only,
+    recorded,
+    script_of,
+)
 from bench.rehearsal.vendors import KEYS, served, settings_of_addresses, vendors
 from schemas.load import SHIPPED, load_config
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-HEAVY = ("torch", "ray", "prefect", "scipy", "pandas", "rasterio", "pyogrio", "great_expectations", "transformers", "cv2")
+HEAVY = ("torch", "ray", "prefect", "scipy", "pandas", "rasterio", "pyogrio", "great_expectations", "transformers")
 # `import X` leaves X in sys.modules; polars looks for some without loading them, which leaves nothing of them there.
 PROGRAM = """
 import json, sys
@@ -34,8 +34,7 @@ def loaded(folder: Path, *words: str) -> set[str]:
 
 @pytest.fixture(scope="module")
 def lake(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    from schemas.settings.plan import PlanSettings
-    from schemas.settings.services import ServicesSettings
+    from flows.options import RunOptions
     from tasks.lake import Lake
     from tasks.plan import STAGES
     from tasks.runtime.runner import Context, run
@@ -43,7 +42,8 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     folder = tmp_path_factory.mktemp("imports")
     [plan] = STAGES
-    run(plan, PlanSettings(places=6), Context(Lake(folder / "lake"), connect(ServicesSettings(), {})))
+    config = RunOptions(overrides=["plan.places=6"]).resolve()
+    run(plan, config.plan, Context(Lake(folder / "lake"), connect(config.services, {})))
     (folder / "answers.csv").write_text("id,lat,lon,true_lat,true_lon\na,1,2,1,2\nb,1,2,1,3\n")
     return folder
 

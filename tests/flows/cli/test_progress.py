@@ -58,7 +58,7 @@ def test_every_phase_is_seen_without_a_word_from_the_stages(
         shown.phase("starting Prefect")
         wait_for(capsys, "starting Prefect: 0 s\n")
         shown.tick(Tick("collect", 44, 0))
-        wait_for(capsys, "collect: 0 of 44, waiting for the first result, 0 s\n")
+        wait_for(capsys, "collect: 0 of 44, preparing the items, 0 s\n")
         shown.tick(Tick("collect", 44, 0, kept=3, seconds=2))
         wait_for(capsys, "collect: 3 of 44, 0 s\n")
         shown.tick(Tick("collect", 44, 0, kept=44, seconds=9.04, finished=True))
@@ -78,7 +78,7 @@ def test_training_shows_its_steps_and_says_what_it_made(
     shown = Lines(tmp_path)
     try:
         shown.tick(Tick("train.sft", 1, 0))
-        wait_for(capsys, "train.sft: 0 of 1, waiting for the first result")
+        wait_for(capsys, "train.sft: 0 of 1, preparing the items")
         file.write(Steps(12, 120, "loss 2.31"))
         wait_for(capsys, "train.sft: step 12 of 120, loss 2.31, 0 s\n")
         file.write(Steps(120, 120, "loss 0.5"))
@@ -136,3 +136,12 @@ def test_without_a_terminal_no_one_is_asked(tmp_path: Path, monkeypatch: pytest.
     lines = Lines(tmp_path)
     assert lines.confirm("question") is False
     lines.close()
+
+
+def test_a_wait_says_what_it_waits_for(capsys: pytest.CaptureFixture[str]) -> None:
+    shown = Lines()
+    try:
+        shown.tick(Tick("collect", 44, 0, waits_for="starting 2 workers"))
+        assert shown.status() == ("collect", "0 of 44, starting 2 workers, 0 s")
+    finally:
+        shown.close()

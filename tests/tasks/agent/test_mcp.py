@@ -9,8 +9,8 @@ from mcp import Client
 from PIL import Image
 
 from tasks.agent.mcp_server import build_server
-from tasks.agent.toolbox import TOOLS, Toolbox
-from tasks.agent.tools import ToolContext
+from tasks.agent.toolbox import Toolbox
+from tasks.agent.tools import TOOLS, ToolContext
 from tasks.services.errors import ServiceError
 from tasks.services.maps import Poi
 

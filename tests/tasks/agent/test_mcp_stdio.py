@@ -12,7 +12,7 @@ from PIL import Image
 
 from infra.offline.render import render_jpeg
 from infra.offline.world import World
-from tasks.agent.toolbox import TOOLS
+from tasks.agent.tools import TOOLS
 
 SIZE = 200
 

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.agent.toolbox import TOOLS, tool_schemas
+from tasks.agent.toolbox import tool_schemas
+from tasks.agent.tools import TOOLS
 from tasks.agent.toolspec import BadArguments, json_type, tool_spec
 from tasks.recipes.spotagent import TOOLS as SPOTAGENT
 from tasks.recipes.thinking_with_map import TOOLS as THINKING_WITH_MAP

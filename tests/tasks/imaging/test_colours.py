@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image, ImageCms
 
-from tasks.imaging.colour_profile import as_srgb, plain_profile
+from tasks.imaging.colour_profile import as_srgb
 from tasks.imaging.decode import Encoded, chunk
 from tasks.imaging.images import equirectangular
 from tasks.imaging.metadata import cleaned
@@ -48,9 +48,40 @@ def test_a_panorama_keeps_the_colours_it_was_meant_to_have(profile: bytes | None
 
 def test_without_a_change_the_pixels_are_not_touched() -> None:
     pixels = np.random.default_rng(1).integers(0, 256, (8, 16, 3), dtype=np.uint8)
-    for profile in (None, SRGB, b"", b"no profile", SRGB[:200], plain_profile(SRGB)):
+    for profile in (None, SRGB, b"", b"no profile", SRGB[:200]):
         assert as_srgb(pixels, profile) is pixels
     assert np.abs(as_srgb(pixels, STRANGE).astype(int) - pixels[..., [1, 0, 2]]).max() <= 2
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "PNG"])
+def test_a_photo_is_stored_in_the_colours_it_was_meant_to_have(kind: str) -> None:
+    same, other = panorama(SRGB, kind), panorama(STRANGE, kind)
+    stored = [cleaned(data)[0] for data in (same, other)]
+    assert stored[0] == cleaned(panorama(None, kind))[0], "the coded pixels are the same bytes"
+    for data, colour in zip(stored, [(220, 40, 60), (40, 220, 60)], strict=True):
+        shown = Image.open(io.BytesIO(data))
+        assert "icc_profile" not in shown.info and cleaned(data)[0] == data
+        assert np.abs(np.array(shown).astype(int) - colour).max() <= 4
+
+
+def grey_profile(gamma: float) -> bytes:
+    curve = b"curv" + bytes(4) + struct.pack(">IH", 1, round(gamma * 256)) + bytes(2)
+    white = b"XYZ " + bytes(4) + bytes.fromhex("0000f6d6000100000000d32d")
+    table = struct.pack(">I4sII4sII", 2, b"kTRC", 156, 14, b"wtpt", 172, 20)
+    header = bytearray(128)
+    header[:4], header[8:12], header[12:24] = struct.pack(">I", 192), b"\x02\x10\0\0", b"mntrGRAYXYZ "
+    header[36:40], header[68:80] = b"acsp", white[8:]
+    return bytes(header) + table + curve + white
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "PNG"])
+def test_a_grey_profile_is_applied_to_grey_pictures_alone(kind: str) -> None:
+    bright, out = grey_profile(1.0), io.BytesIO()
+    Image.new("L", (40, 30), 60).save(out, kind, icc_profile=bright)
+    shown = np.array(Image.open(io.BytesIO(cleaned(out.getvalue())[0])).convert("RGB"))
+    assert np.abs(shown.astype(int) - 133).max() <= 2, "a linear level of 60 of 255 in sRGB"
+    coloured = np.random.default_rng(1).integers(0, 256, (8, 16, 3), dtype=np.uint8)
+    assert as_srgb(coloured, bright) is coloured
 
 
 def deep_png(colour: tuple[int, int, int], profile: bytes | None = None) -> bytes:

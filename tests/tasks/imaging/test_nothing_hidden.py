@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from tasks.imaging.decode import Encoded
+from tasks.imaging.decode import BadImage, Encoded
 from tasks.imaging.metadata import cleaned
 
 SECRET = b"SecretGPS48.8566,2.3522"
@@ -161,6 +161,33 @@ def test_no_text_survives_in_a_jpeg(kind: str, data: st.DataObject) -> None:
     scans = plain[plain.index(b"\xff\xda") :]
     unfilled = re.sub(rb"\xff{2,}", b"\xff", clean)  # fill bytes before a marker between two scans may stay
     assert len(clean) <= len(plain) + 64 and scans[14:200] in unfilled, "the coded pixels are the same bytes"
+
+
+def with_longer(data: bytes, marker: int, text: bytes) -> bytes:
+    at = data.index(bytes([0xFF, marker]))
+    end = at + 2 + int.from_bytes(data[at + 2 : at + 4], "big")
+    return data[:at] + segment(marker, data[at + 4 : end] + text) + data[end:]
+
+
+@pytest.mark.parametrize("kind", ["grey", "colour", "progressive"])
+def test_headers_with_more_in_them_than_they_have_are_no_picture(kind: str) -> None:
+    plain, frame = JPEGS[kind], 0xC2 if kind == "progressive" else 0xC0
+    scan = plain.index(b"\xff\xda")
+    start = plain.index(bytes([0xFF, frame]))
+    own = plain[start : start + 2 + int.from_bytes(plain[start + 2 : start + 4], "big")]
+    unknown = plain[: scan + 5] + b"\x77" + plain[scan + 6 :]
+    longer = [with_longer(plain, marker, SECRET) for marker in (frame, 0xDA)]
+    for laden in (*longer, unknown, plain[:scan] + own + plain[scan:]):
+        with pytest.raises(BadImage):
+            cleaned(laden)
+
+
+@pytest.mark.parametrize("kind", ["grey", "colour"])
+def test_arithmetic_codes_are_drawn_anew(kind: str) -> None:
+    """libjpeg reads them, most programs do not."""
+    laden = JPEGS[kind].replace(b"\xff\xc0", b"\xff\xc9", 1)
+    clean, _ = cleaned(laden)
+    assert b"\xff\xc9" not in clean and cleaned(clean)[0] == clean
 
 
 @pytest.mark.parametrize("kind", PNGS)

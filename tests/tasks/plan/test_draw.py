@@ -6,7 +6,7 @@ import pytest
 import shapely
 
 import tasks.plan.spacing
-from bench.plan_small_worlds import shapes
+from bench.labels_million import prepared_countries
 from schemas.settings.plan import PlanSettings, SplitShares
 from tasks.geo.atlas import countries
 from tasks.geo.boundaries import country_codes, country_number, country_of
@@ -24,7 +24,7 @@ def check(places: pl.DataFrame, settings: PlanSettings) -> None:
     lat, lon = places["lat"].to_numpy(), places["lon"].to_numpy()
     for code in places["country"].unique().to_list():  # by shapely on the same polygons, not by the plan's own lookup
         own = places.filter(pl.col("country") == code)
-        assert shapely.intersects_xy(shapes()[code], own["lon"].to_numpy(), own["lat"].to_numpy()).all()
+        assert shapely.intersects_xy(prepared_countries()[code], own["lon"].to_numpy(), own["lat"].to_numpy()).all()
     assert [cell_of(a, b) for a, b in zip(lat.tolist(), lon.tolist(), strict=True)] == places["cell"].to_list()
     assert places["place_id"].is_unique().all()
     assert (places.group_by("cell").agg(pl.col("split").n_unique())["split"] == 1).all()

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from bench.other_models import tiny_llava
+from bench.training_lake import tiny_llava
 from schemas.settings.models import ModelsSettings
 from schemas.settings.services import ServicesSettings
 from tasks.services import Chat, connect

@@ -11,8 +11,7 @@ import pytest
 from pydantic import ValidationError
 
 from bench import tool_rollouts
-from bench.tool_rollouts import Call, Scripted, opened, services, settings_of
-from bench.tool_server import ToolServer, tool_server
+from bench.tool_rollouts import Call, Scripted, ToolServer, opened, services, settings_of, tool_server
 from bench.training_lake import fill_lake
 from schemas.errors import GeofixError, InputError
 from schemas.settings.services import ServicesSettings, ToolsSettings

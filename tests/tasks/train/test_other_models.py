@@ -12,8 +12,8 @@ from PIL import Image
 from starlette.testclient import TestClient
 from transformers import AutoProcessor, Qwen3VLForConditionalGeneration, Qwen3VLMoeForConditionalGeneration
 
-from bench.other_models import LLAVA_TEMPLATE, tiny_idefics3, tiny_llava
 from bench.train_kills import by_text
+from bench.training_lake import LLAVA_TEMPLATE, tiny_idefics3, tiny_llava
 from infra.serve.server import served_app
 from schemas.errors import GeofixError
 from schemas.messages import image_part, text_part

@@ -10,7 +10,7 @@ import yaml
 from typer.testing import CliRunner
 
 from bench import verl
-from bench.verl_checks import configuration
+from bench.verl import configuration
 from flows.cli import app
 from schemas.errors import InputError
 from schemas.load import load_config

@@ -1,30 +1,27 @@
-"""Ten thousand random small worlds: every place in its country, spacing and buffer kept, none refused without cause.
+"""Random small worlds: every place in its country, spacing and buffer kept, none refused without cause.
 
-Every fifth is of cities: its places lie in their viewports, and no city is in two splits.
-
-`python -m bench.plan_small_worlds [WORLDS]` prints a line every thousand worlds and stops at the first breach. What is
-checked is found by other means than the plan's: countries by shapely on the same polygons, splits cell by cell from
-the tables, and for a refused place whether its country had room left.
+Every fifth is of cities: its places lie in their viewports, and no city is in two splits. The variable
+GEOFIX_SMALL_WORLDS says how many are drawn. What is checked is found by other means than the plan's: countries by
+shapely on the same polygons, splits cell by cell from the tables, and for a refused place whether its country had room
+left.
 """
 
-import sys
-import time
-from collections import Counter
+import os
 from functools import cache
 
 import numpy as np
 import polars as pl
 import shapely
 
-from bench.plan_country_lookup import country_shapes
+from bench.labels_million import prepared_countries
 from schemas.errors import InputError
 from schemas.settings.plan import PlanSettings, SplitShares
 from tasks.geo.atlas import countries
-from tasks.geo.boundaries import country_codes
 from tasks.geo.cell_split import split_of_cells
 from tasks.geo.distance import EARTH_RADIUS_KM, distance_km
 from tasks.plan.stage import plan_places
 
+WORLDS = int(os.environ.get("GEOFIX_SMALL_WORLDS", "60"))
 CITIES_EVERY = 5  # of the worlds one is of cities
 PROBES = 200  # points of a country that are looked at for room,
 ROOM = 10  # of which this many, 5 %, are more than a thousand tries may miss
@@ -74,7 +71,7 @@ def breaches(settings: PlanSettings, places: pl.DataFrame, refused: pl.DataFrame
     lat, lon = places["lat"].to_numpy(), places["lon"].to_numpy()
     for code in places["country"].unique().to_list():
         here = places["country"].to_numpy() == code
-        if not shapely.intersects_xy(shapes()[code], lon[here], lat[here]).all():
+        if not shapely.intersects_xy(prepared_countries()[code], lon[here], lat[here]).all():
             found.append(f"a place outside {code}")
     apart = distance_km(lat[:, None], lon[:, None], lat[None, :], lon[None, :]).reshape(len(lat), len(lat))
     np.fill_diagonal(apart, np.inf)
@@ -106,16 +103,8 @@ def city_breaches(places: pl.DataFrame) -> list[str]:
 
 
 @cache
-def shapes() -> dict[str, shapely.Geometry]:
-    """The country polygons, ready to be asked."""
-    found = dict(zip(country_codes()[1:], country_shapes(), strict=True))
-    shapely.prepare(list(found.values()))
-    return found
-
-
-@cache
 def _land() -> list[shapely.Geometry]:
-    return list(shapes().values())
+    return list(prepared_countries().values())
 
 
 @cache
@@ -125,7 +114,7 @@ def _tree() -> shapely.STRtree:
 
 def has_room(code: str, settings: PlanSettings, places: pl.DataFrame) -> bool:
     """Whether random points of the country keep their distance to all places and to the land of other splits."""
-    lat, lon = _points_in(shapes()[code], np.random.default_rng(settings.seed))
+    lat, lon = _points_in(prepared_countries()[code], np.random.default_rng(settings.seed))
     taken_lat, taken_lon = places["lat"].to_numpy(), places["lon"].to_numpy()
     apart = distance_km(lat[:, None], lon[:, None], taken_lat[None, :], taken_lon[None, :])
     free = apart.reshape(len(lat), len(taken_lat)).min(axis=1, initial=np.inf) >= settings.spacing_km
@@ -145,18 +134,19 @@ def has_room(code: str, settings: PlanSettings, places: pl.DataFrame) -> bool:
 
 def _width_km(code: str) -> float:
     """The diagonal of the country's box."""
-    west, south, east, north = shapely.bounds(shapes()[code])
+    west, south, east, north = shapely.bounds(prepared_countries()[code])
     return float(distance_km(south, west, north, east))
 
 
 def _foreign_land_near(code: str, buffer_km: float) -> bool:
     """Whether other countries' land is so near that their cells may take land of this one."""
-    west, south, east, north = shapely.bounds(shapes()[code])
+    west, south, east, north = shapely.bounds(prepared_countries()[code])
     high = np.degrees((buffer_km + SQUARE_KM) / EARTH_RADIUS_KM)
     wide = high / np.cos(np.radians(min(max(abs(south), abs(north)) + high, 89)))
     around = shapely.box(west - wide, south - high, east + wide, north + high)
     return any(
-        _land()[n] is not shapes()[code] and shapely.intersects(_land()[n], around) for n in _tree().query(around)
+        _land()[n] is not prepared_countries()[code] and shapely.intersects(_land()[n], around)
+        for n in _tree().query(around)
     )
 
 
@@ -192,33 +182,73 @@ def _near_other_split(lat: float, lon: float, splits: np.ndarray, radius_km: flo
     return False
 
 
-def main(worlds: int = 10_000) -> int:
+def test_random_small_worlds_hold_every_rule() -> None:
     random = np.random.default_rng(2026)
     codes = [code for code in countries()["iso2"].to_list() if code != "AQ"]
-    begin = time.perf_counter()
-    placed, without, reasons = 0, 0, Counter[str]()
-    for done in range(1, worlds + 1):
-        settings = (random_cities if done % CITIES_EVERY == 0 else random_world)(random, codes)
+    for number in range(1, WORLDS + 1):
+        settings = (random_cities if number % CITIES_EVERY == 0 else random_world)(random, codes)
         try:
             places, refused = plan_places(settings)
         except InputError as error:
-            if "plan.cities.count" not in str(error):
-                raise
-            without += 1  # fewer cities than asked for: refused as a whole
+            assert "plan.cities.count" in str(error)  # fewer cities than wanted: refused as a whole
         else:
-            found = breaches(settings, places, refused)
-            if found:
-                print(f"world {done}: {'; '.join(found)}\n{settings!r}")
-                return 1
-            placed += places.height
-            reasons.update(refused["reason"].to_list())
-        if done % 1000 == 0 or done == worlds:
-            print(f"  {done:,} worlds hold, {time.perf_counter() - begin:.0f} s", flush=True)
-    why = ", ".join(f"{count:,} {reason}" for reason, count in sorted(reasons.items()))
-    print(f"  {worlds // CITIES_EVERY:,} worlds of cities, of which {without:,} have too few and were refused")
-    print(f"  {placed:,} places; refused for want of room: {why or 'none'}")
-    return 0
+            assert breaches(settings, places, refused) == [], (number, settings)
 
 
-if __name__ == "__main__":
-    raise SystemExit(main(*map(int, sys.argv[1:])))
+def test_worlds_are_small_and_many_kinds() -> None:
+    random = np.random.default_rng(1)
+    codes = countries()["iso2"].to_list()
+    worlds = [random_world(random, codes) for _ in range(50)]
+    assert {world.within_cell for world in worlds} == {"gazetteer", "uniform"}
+    assert {world.buffer_km for world in worlds} == {0, 2, 10, 30} and max(world.places for world in worlds) < 60
+
+
+def test_what_is_wrong_with_a_plan_is_found() -> None:
+    settings = PlanSettings(places=20, countries=("FR",), split={"train": 0.5, "validation": 0.5, "benchmark": 0})
+    places, refused = plan_places(settings)
+    assert breaches(settings, places, refused) == []
+    nowhere = places.with_columns(lat=pl.when(pl.int_range(pl.len()) == 3).then(0.0).otherwise("lat"))
+    assert breaches(settings, nowhere, refused) == ["a place outside FR"]
+    assert breaches(settings, places.head(19), refused) == ["19 placed + 0 refused is not 20"]
+    twice = pl.concat([places.head(19), places.head(1)])
+    assert breaches(settings, twice, refused) == ["two places 0.0 km apart"]
+    mixed = places.with_columns(split=pl.Series(["train", "validation"] * 10))
+    assert breaches(settings.model_copy(update={"buffer_km": 500.0}), mixed, refused)[0].startswith("two splits ")
+    lost = pl.DataFrame({"id": ["FR-0000019"], "reason": ["no_place_too_close"], "evidence_json": ["{}"]})
+    assert breaches(settings, places.head(19), lost) == ["FR was refused a place but has room"]
+
+
+def test_what_is_wrong_with_a_plan_of_cities_is_found() -> None:
+    random = np.random.default_rng(3)
+    drawn = random_cities(random, ["FR", "DE", "IN", "CN", "JP"] * 4)
+    assert drawn.mode == "cities" and drawn.places >= drawn.cities.count
+    settings = PlanSettings(mode="cities", places=12, countries=("FR", "DE"), cities={"count": 3})
+    places, refused = plan_places(settings)
+    assert breaches(settings, places, refused) == []
+    other = pl.Series(["train", "benchmark"] * 6)
+    assert "a city in two splits" in breaches(settings, places.with_columns(split=other), refused)
+    moved = places.with_columns(city_lat=pl.col("city_lat") + 0.5)
+    assert breaches(settings, moved, refused) == ["a place outside its city's viewport"]
+
+
+def test_an_island_hemmed_in_by_its_own_cells_is_found() -> None:
+    """Aruba as it was: all places in a strip of the larger cell, and most of the island empty."""
+    settings = PlanSettings(places=16, countries=("AW",), seed=12)
+    places, refused = plan_places(settings)
+    assert (places.height, refused.height) == (16, 0)
+    strip = places.with_columns(lon=pl.Series(np.linspace(-69.906, -69.885, 16)), lat=pl.lit(12.45))
+    assert has_room("AW", settings, strip.head(13))
+    crowded = settings.model_copy(update={"places": 200, "spacing_km": 3.0})
+    assert not has_room("AW", crowded, plan_places(crowded)[0])
+
+
+def test_a_country_that_is_full_or_hemmed_in_has_no_room() -> None:
+    crowded = PlanSettings(places=2, countries=("MC",), spacing_km=10)
+    assert not has_room("MC", crowded, plan_places(crowded)[0])
+    assert has_room("MC", crowded.model_copy(update={"spacing_km": 0.1}), plan_places(crowded)[0])
+    # San Marino lies 1 km from the next cell, which is of another split for this seed.
+    hemmed = PlanSettings(
+        places=1, countries=("SM",), buffer_km=50, split={"train": 0.4, "validation": 0.3, "benchmark": 0.3}
+    )
+    places, refused = plan_places(hemmed)
+    assert (places.height, refused.height) == (0, 1) and not has_room("SM", hemmed, places)

@@ -1,14 +1,13 @@
 """Run a command where every packet to the outside is lost, and write down where those packets wanted to go.
 
-    python -m bench.unreachable LOG COMMAND…
+    unshare --map-root-user --net python tests/unreachable.py LOG COMMAND…
 
-The command gets a network namespace of its own. Its default route leads to this process, which answers nothing, as a
+The default route of the network namespace leads to this process, which answers nothing, as a
 firewall that drops packets does: what waits for a time-out there waits here.
 """
 
 import fcntl
 import os
-import shutil
 import socket
 import struct
 import subprocess
@@ -18,19 +17,6 @@ from pathlib import Path
 
 TUNSETIFF, IFF_TUN, IFF_NO_PI = 0x400454CA, 0x0001, 0x1000
 HERE, GATEWAY = "10.99.99.1", "10.99.99.2"
-
-
-def is_possible() -> bool:
-    """Whether this machine lets us: Linux with namespaces, `unshare`, `ip` and /dev/net/tun."""
-    if not (shutil.which("unshare") and shutil.which("ip") and Path("/dev/net/tun").exists()):
-        return False
-    probe = [*inside(os.devnull), "true"]
-    return subprocess.run(probe, capture_output=True, check=False).returncode == 0
-
-
-def inside(log: str | Path) -> list[str]:
-    """What to put before a command."""
-    return ["unshare", "--map-root-user", "--net", sys.executable, str(Path(__file__).resolve()), str(log)]
 
 
 def main(log: str, command: list[str]) -> int:
