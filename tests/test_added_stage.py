@@ -14,6 +14,8 @@ import pytest
 
 from tasks.lake import Commit, Lake
 
+pytestmark = pytest.mark.whole
+
 ROOT = Path(__file__).resolve().parent.parent
 
 TABLES = '''"""Heights of places."""

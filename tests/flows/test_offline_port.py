@@ -19,6 +19,8 @@ from infra.prefect_server import main as prefect_main
 from infra.serve.server import main as serve_main
 from schemas.config import Config
 
+pytestmark = pytest.mark.whole
+
 SEED, SIZE = 7, 20
 ONE_RULE = '{"rules": [{"service": "mapillary", "kind": "status", "status": 500, "rate": 0.1}]}'
 

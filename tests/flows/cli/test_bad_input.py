@@ -239,12 +239,11 @@ def write_tiff(path: Path, values: Any, west: float, north: float, size: float, 
     ("case", "words"),
     [
         ("nan.tif", ["holds nan people at 49.650, 0.450", "no-data"]),
-        ("nan.asc", ["holds 'nan' in line 7", "NODATA_value"]),
+        ("nan.asc", ["holds nan people", "NODATA_value"]),
         ("nowhere.tif", ["no coordinate reference system", "EPSG:4326"]),
         ("metres.tif", ["EPSG:3857", "reproject it to EPSG:4326"]),
         ("missing.tif", ["No such file"]),
         ("text.tif", ["cannot be read"]),
-        ("short.asc", ["holds 5 numbers", "ncols 3 x nrows 2 = 6"]),
     ],
 )
 def test_a_population_raster_that_will_not_do(
@@ -259,9 +258,6 @@ def test_a_population_raster_that_will_not_do(
         case "nan.asc":
             head = "ncols 2\nnrows 1\nxllcorner 0\nyllcorner 45\ncellsize 0.1\nNODATA_value -9999\n"
             (tmp_path / case).write_text(f"{head}1 nan\n")
-        case "short.asc":
-            head = "ncols 3\nnrows 2\nxllcorner 0\nyllcorner 45\ncellsize 0.1\nNODATA_value -9999\n"
-            (tmp_path / case).write_text(f"{head}1 2 3\n4 5\n")
         case "nowhere.tif":
             write_tiff(tmp_path / case, values, 0, 50, 0.1, None)
         case "metres.tif":

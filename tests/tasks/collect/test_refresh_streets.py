@@ -23,7 +23,7 @@ from tasks.services import connect
 HERE = {"lat": 50.0001, "lon": 8.0}
 FARTHER = {"lat": 50.003, "lon": 8.0}
 
-pytestmark = pytest.mark.usefixtures("in_process")
+pytestmark = [pytest.mark.whole, pytest.mark.usefixtures("in_process")]
 
 
 def settings(days: float | None = 0, **changed: Any) -> CollectSettings:

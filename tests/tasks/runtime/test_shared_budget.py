@@ -27,6 +27,8 @@ from tasks.runtime.runner import Context, Inputs, Kept, Resources, Row, Stage, W
 from tasks.services import connect
 from tasks.services.rate_budget import BudgetFile, RateLimiter, UsedUp
 
+pytestmark = pytest.mark.whole
+
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 DAY = Allowance("", None, 7)

@@ -20,7 +20,7 @@ def test_a_second_writer_is_refused_before_anything_starts(monkeypatch: pytest.M
     second = replace(plan.STAGES[0], name="plan.again")
     monkeypatch.setattr(plan, "STAGES", [*plan.STAGES, second])
     with pytest.raises(GeofixError, match=r"steps plan and plan\.again both write table 'places'"):
-        check_before(Config(), ["review"])
+        check_before(Config(), ["plan"])
 
 
 def test_one_name_for_two_stages_and_an_unknown_table_are_refused() -> None:

@@ -23,7 +23,7 @@ from tasks.train import PHASES as STAGES
 from tasks.train.chain import chain
 from tasks.train.stage import WorkerContext, work
 
-pytestmark = pytest.mark.filterwarnings("ignore")
+pytestmark = [pytest.mark.whole, pytest.mark.filterwarnings("ignore")]
 
 
 @pytest.fixture(scope="module", autouse=True)
