@@ -376,6 +376,9 @@ def test_what_the_docs_say_deploys_and_keys_come_from_secret_blocks(up: Up) -> N
     assert saved.returncode == 0, saved.stderr
     run = up.start("maintain/weekly", "notify.url_env=OTHER_HOOK", dry_run=True)
     up.wait(run, "Completed")
-    assert "keys taken from Prefect's secret blocks: OTHER_HOOK" in up.log(run)
+    told, deadline = "keys taken from Prefect's secret blocks: OTHER_HOOK", time.monotonic() + 60
+    while told not in up.log(run) and time.monotonic() < deadline:  # lines are sent in batches, after the state
+        time.sleep(0.5)
+    assert told in up.log(run)
     shown = [up.api.get(f"/flow_runs/{run}").text, up.api.get("/deployments/name/maintain/weekly").text]
     assert not [text for text in (*shown, *up.log(run), up.worker_log()) if "canary-7d1c" in text]
