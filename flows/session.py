@@ -15,7 +15,7 @@ from flows.display import Display, display
 from flows.notify import notify
 from flows.offered import check_models, refuse_unpriced
 from flows.options import RunOptions
-from flows.order import REVIEW, check_of, check_step_names, roles_of, services_of, steps_of
+from flows.order import REVIEW, STAGES, check_of, check_step_names, roles_of, services_of, steps_of
 from flows.served_reports import served_address
 from flows.servers import check_offline_world, offline_world
 from schemas.config import Config
@@ -101,7 +101,6 @@ class Session:
 def check_before(config: Config, stages: Sequence[str]) -> None:
     """Say which keys these stages miss and what is wrong with their input before anything is started or written."""
     check_step_names(config.spread.stages)
-    refuse_second_writers(step for stage in stages for step in steps_of(stage))  # no further imports
     if any(not isinstance(step, ColumnStage) for stage in stages for step in steps_of(stage)):
         check_temporary_folder(config.spread)
     roles = [role for _, role in roles_of(config, stages)]
@@ -113,6 +112,11 @@ def check_before(config: Config, stages: Sequence[str]) -> None:
     check_offline_world(config.offline)
     check_models(config, stages)
     refuse_unpriced(config, stages)
+
+
+def check_writers() -> None:
+    """Refuse two steps of the pipeline that write one table. Imports every stage, so an idle command leaves it out."""
+    refuse_second_writers(step for stage in STAGES for step in steps_of(stage))
 
 
 def check_snapshot(config: Config, stages: Sequence[str], wanted: str | None) -> None:
@@ -138,6 +142,7 @@ def open_session(options: RunOptions, stages: Sequence[str]) -> Iterator[Session
         try:
             if deployed:
                 keys_from_blocks(config)
+            check_writers()
             check_before(config, stages)
             for line in asked_lines(config, stages):
                 display.get().say(line)

@@ -20,7 +20,7 @@ def run_flow(name: str, call: Call, **parameters: Any) -> int:
     with shown_progress(call) as shown:
         from flows.idle import idle_results
         from flows.order import flow_of, stages_of_flow
-        from flows.session import check_before, check_snapshot
+        from flows.session import check_before, check_snapshot, check_writers
         from tasks.lake import Lake
 
         config = call.options().resolve()
@@ -30,6 +30,7 @@ def run_flow(name: str, call: Call, **parameters: Any) -> int:
         lake = Lake(config.lake)
         idle = idle_results(config, stages, lake, call.snapshot)
         if idle is None:
+            check_writers()
             with prefect_ready(lake, shown, call.debug, config.flows.record_commands):
                 results = flow_of(name)(options=call.options(), **parameters)
         else:

@@ -58,7 +58,7 @@ async def test_the_address_of_a_point(
 
 
 async def test_evaluations_locate_addresses(geocoder: AnyGeocoder) -> None:
-    """GeoAgent's and SmileGeo's answers are addresses; a level that the map lacks is left out, the town is found."""
+    """GeoAgent's answers are addresses; a level that the map lacks is left out, the town is found."""
     answer = '{"ChainOfThought": {}, "FinalAnswer": "Germany; %s; Munich"}'
     for region in ("Bavaria", "Obergiesing-Fasangarten"):
         place = await located("geoagent", answer % region, 48.15, 11.58, geocoder)

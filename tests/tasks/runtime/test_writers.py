@@ -5,8 +5,7 @@ from dataclasses import replace
 import pytest
 
 from flows.order import STAGES, steps_of
-from flows.session import check_before
-from schemas.config import Config
+from flows.session import check_writers
 from schemas.errors import GeofixError
 from tasks import plan
 from tasks.runtime.stage import refuse_second_writers
@@ -20,7 +19,7 @@ def test_a_second_writer_is_refused_before_anything_starts(monkeypatch: pytest.M
     second = replace(plan.STAGES[0], name="plan.again")
     monkeypatch.setattr(plan, "STAGES", [*plan.STAGES, second])
     with pytest.raises(GeofixError, match=r"steps plan and plan\.again both write table 'places'"):
-        check_before(Config(), ["plan"])
+        check_writers()
 
 
 def test_one_name_for_two_stages_and_an_unknown_table_are_refused() -> None:
