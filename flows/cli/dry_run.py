@@ -57,10 +57,10 @@ def dry_run(call: Call, stage: str) -> int:
         requests.update(step.requests)
     budgets, spent, budget = limits(requests, context.connections), spent_usd(lake), config.models.budget_usd
     if call.as_json:
-        limited = [asdict(one) | {"minutes": one.minutes, "days": one.days} for one in budgets]
+        limited = [asdict(budget) | {"minutes": budget.minutes, "days": budget.days} for budget in budgets]
         money_of = {"spent_usd": spent, "budget_usd": budget}
         total = asdict(_total(steps)) | _sums(steps)
-        print_json({"stages": [asdict(one) for one in steps], "total": total, "budgets": limited, **money_of})
+        print_json({"stages": [asdict(step) for step in steps], "total": total, "budgets": limited, **money_of})
     else:
         _show(steps, budgets, spent, budget)
     return DONE
@@ -68,15 +68,15 @@ def dry_run(call: Call, stage: str) -> int:
 
 def _sums(steps: Sequence[StepEstimate]) -> dict[str, float]:
     return {
-        "requests": sum(sum(one.requests.values()) for one in steps),
-        "bytes": sum(sum(one.bytes.values()) for one in steps),
-        "calls": sum(one.calls for one in steps),
-        "seconds": sum(one.seconds for one in steps),
+        "requests": sum(sum(step.requests.values()) for step in steps),
+        "bytes": sum(sum(step.bytes.values()) for step in steps),
+        "calls": sum(step.calls for step in steps),
+        "seconds": sum(step.seconds for step in steps),
     }
 
 
 def _total(steps: Sequence[StepEstimate]) -> Usage:
-    usages = (Usage(round(one.prompt_tokens), round(one.completion_tokens), one.cost_usd) for one in steps)
+    usages = (Usage(round(step.prompt_tokens), round(step.completion_tokens), step.cost_usd) for step in steps)
     return sum(usages, start=Usage())
 
 
@@ -150,7 +150,7 @@ def cluster_of(spread: SpreadSettings) -> tuple[dict[str, dict[str, float]], lis
     from tasks.runtime.ray_watch import named_nodes, on_gpu_nodes
 
     start_ray(spread)
-    return named_nodes(), [Gpu(*one) for one in on_gpu_nodes(described_gpus)]
+    return named_nodes(), [Gpu(*gpu) for gpu in on_gpu_nodes(described_gpus)]
 
 
 def described_gpus() -> list[tuple[int, str, float, float]]:

@@ -93,12 +93,16 @@ def recipe_dry_run(call: Call, stages: Sequence[str]) -> int:
     refuse_equal_agents(config, stages)
     plan = recipe_plan(config, stages)
     as_paper = replace(call, overrides=[*(call.overrides or []), "quality=paper"]).options().resolve()
-    changed = [one for one in settings_of(as_paper, config) if one.value != one.default and one.name != "quality"]
+    changed = [
+        setting
+        for setting in settings_of(as_paper, config)
+        if setting.value != setting.default and setting.name != "quality"
+    ]
     if call.as_json:
-        known = [one.cost.cost_usd for one in plan.steps]
-        sum_known = sum(one or 0.0 for one in known)
+        known = [step.cost.cost_usd for step in plan.steps]
+        sum_known = sum(cost or 0.0 for cost in known)
         total = {"cost_usd": None if None in known else sum_known, "known_usd": sum_known}
-        added = {one.name: one.value for one in changed}
+        added = {setting.name: setting.value for setting in changed}
         head = {"quality": config.quality, "quality_changes": added, "base": config.train.base}
         print_json({**asdict(plan), "sizes": plan.sizes.model_dump(), **head, "total": total})
     else:
@@ -123,13 +127,13 @@ def recipe_plan(config: Config, stages: Sequence[str]) -> RecipePlan:
             if not isinstance(step, Stage) or step.roles is None:
                 continue
             settings = section_of(config, step.section or stage)
-            asked = list(_calls(step.name, settings, config, sizes))
-            before = history(lake, step.name, models, [role for role, *_ in asked])
-            for role, pictures, calls, tokens in asked:
+            planned_calls = list(_calls(step.name, settings, config, sizes))
+            before = history(lake, step.name, models, [role for role, *_ in planned_calls])
+            for role, pictures, calls, tokens in planned_calls:
                 known = tokens_before(before, role, models)
                 cost = model_cost(models, role, calls, *(known or (tokens, 0)))
                 steps.append(StepPlan(step.name, pictures, cost))
-    hours = least_hours([one.cost for one in steps], models)
+    hours = least_hours([step.cost for step in steps], models)
     numbers = compared(paper, config) if paper else []
     phases = list(_phases(config, sizes)) if "train" in stages else []
     return RecipePlan(numbers, sizes, in_lake is not None, steps, phases, _tool_calls(config, sizes, stages), hours)
@@ -210,19 +214,19 @@ def _calls(
 
 
 def _tool_calls(config: Config, sizes: PaperSizes, stages: Sequence[str]) -> int:
-    found = 0
+    calls = 0
     if "synthesize" in stages and "cold_start" in config.train.phases:
         prompt = RECIPES[config.synthesize.recipe].prompt
-        found += _at_most(sizes.train, config.synthesize.max_images) * (prompt.budgets.calls if prompt.tools else 0)
+        calls += _at_most(sizes.train, config.synthesize.max_images) * (prompt.budgets.calls if prompt.tools else 0)
     if "train" in stages and "grpo" in config.train.phases:
         prompt = rollout_prompt(config.train.recipe, config.train.grpo.max_turns)
-        found += _rollouts(config, sizes) * (prompt.budgets.calls if prompt.tools else 0)
+        calls += _rollouts(config, sizes) * (prompt.budgets.calls if prompt.tools else 0)
     if "evaluate" in stages:
         prompt = prompt_with(config.evaluate.agent_recipe, config.evaluate.tools)
         policies = len(config.evaluate.policies) + config.evaluate.trained
         scaled = config.evaluate.scaling.n * len(config.evaluate.scaling.policies)
-        found += sizes.benchmark * (policies + scaled) * (prompt.budgets.calls if prompt.tools else 0)
-    return found
+        calls += sizes.benchmark * (policies + scaled) * (prompt.budgets.calls if prompt.tools else 0)
+    return calls
 
 
 def _phases(config: Config, sizes: PaperSizes) -> Iterator[PhasePlan]:
@@ -265,11 +269,11 @@ def _show(config: Config, plan: RecipePlan, changed: Sequence[Setting]) -> None:
     table = Table(box=None, header_style="bold")
     for column in ("step", "pictures", "role", "model", "calls", "tokens in", "tokens out", "money", "tokens are"):
         table.add_column(column, justify="left" if column in ("step", "role", "model") else "right", no_wrap=True)
-    for one in plan.steps:
-        cost = one.cost
+    for step in plan.steps:
+        cost = step.cost
         known = f"of {cost.measured:,} calls" if cost.measured else "assumed"
         table.add_row(
-            one.step, f"{one.pictures:,}", cost.role, f"{cost.model or 'the one that is trained'} ({cost.endpoint})",
+            step.step, f"{step.pictures:,}", cost.role, f"{cost.model or 'the one that is trained'} ({cost.endpoint})",
             f"{cost.calls:,.0f}", f"{cost.prompt_tokens:,.0f}", f"{cost.completion_tokens:,.0f}",
             "own GPU" if cost.endpoint == "trained" else _dollars(cost.cost_usd), known,
         )  # fmt: skip
@@ -282,18 +286,18 @@ def _show(config: Config, plan: RecipePlan, changed: Sequence[Setting]) -> None:
     for name, least in plan.hours.items():
         known_hours = "no limit is set, so its hours are not known" if least is None else f"{least:,.0f} h at least"
         console.print(f"endpoint {name}: {known_hours}")
-    costs = [one.cost.cost_usd for one in plan.steps]
-    console.print(f"An estimate: {_dollars(sum(one or 0.0 for one in costs))}", end="")
-    unknown = sorted({str(one.cost.model) for one in plan.steps if one.cost.cost_usd is None})
+    costs = [step.cost.cost_usd for step in plan.steps]
+    console.print(f"An estimate: {_dollars(sum(cost or 0.0 for cost in costs))}", end="")
+    unknown = sorted({str(step.cost.model) for step in plan.steps if step.cost.cost_usd is None})
     console.print(f", and what {', '.join(unknown)} cost, whose price is unknown." if unknown else ".")
-    if any(one.step == "curate.judge" for one in plan.steps):
+    if any(step.step == "curate.judge" for step in plan.steps):
         console.print("Pictures of published sets (`geofix ingest` of MP16-Pro, Im2GPS3k …) are not judged.")
     console.print("What is finished is not taken off: `geofix STAGE --dry-run`. No service was asked, nothing written.")
 
 
 def _plain(value: Any) -> str:
     if isinstance(value, list):
-        return ", ".join(_plain(one) for one in value)
+        return ", ".join(_plain(part) for part in value)
     return f"{value:g}" if isinstance(value, float) and value < 1e6 else str(value)
 
 
@@ -308,13 +312,13 @@ def _show_numbers(console: Console, config: Config, numbers: Sequence[NumberPair
     table = Table(box=None, header_style="bold")
     for column in ("", "in the paper", "paper", "ours", "where"):
         table.add_column(column, no_wrap=True)
-    for one in numbers:
-        mark = "" if one.is_same else " *"
-        table.add_row(one.of, one.name, _plain(one.printed), f"{_plain(one.ours)}{mark}", one.where)
+    for number in numbers:
+        mark = "" if number.is_same else " *"
+        table.add_row(number.of, number.name, _plain(number.printed), f"{_plain(number.ours)}{mark}", number.where)
     console.print(table)
-    others = [one for one in numbers if not one.is_same]
-    said = [one for one in others if one.differs]
-    named = f", and {len(said)} that docs/papers.md names" if said else ""
-    console.print(f"{len(numbers)} numbers, {len(others) - len(said)} different{named}.")
-    for one in others:
-        console.print(f"  {one.name}: {one.differs or f'set by {config.profile}, a file, --set or quality'}")
+    others = [number for number in numbers if not number.is_same]
+    differing = [other for other in others if other.differs]
+    named = f", and {len(differing)} that docs/papers.md names" if differing else ""
+    console.print(f"{len(numbers)} numbers, {len(others) - len(differing)} different{named}.")
+    for other in others:
+        console.print(f"  {other.name}: {other.differs or f'set by {config.profile}, a file, --set or quality'}")

@@ -84,14 +84,14 @@ def without_metadata(data: bytes) -> bytes:
     raise BadImage("truncated", "a PNG without its end")
 
 
-def _head(found: dict[bytes, bytes], data: bytes) -> bytes:
-    header = found[b"IHDR"][:13]
+def _head(chunks: dict[bytes, bytes], data: bytes) -> bytes:
+    header = chunks[b"IHDR"][:13]
     bits, colour_type = header[8], header[9]
     kept = chunk(b"IHDR", header)
-    kept += b"".join(chunk(name, body) for name, body in found.items() if _is_sane(name, body))
+    kept += b"".join(chunk(name, body) for name, body in chunks.items() if _is_sane(name, body))
     if colour_type == 3:
-        return kept + _palette(found.get(b"PLTE", b""), found.get(b"tRNS", b""), data)
-    clear = found.get(b"tRNS", b"")
+        return kept + _palette(chunks.get(b"PLTE", b""), chunks.get(b"tRNS", b""), data)
+    clear = chunks.get(b"tRNS", b"")
     if len(clear) in _TRANSPARENT.get(colour_type, ()) and all(
         n >> bits == 0 for (n,) in struct.iter_unpack(">H", clear)
     ):
@@ -123,10 +123,10 @@ def _palette(colours: bytes, clear: bytes, data: bytes) -> bytes:
 def _exactly(pixels: list[bytes], header: bytes) -> bytes:
     """The packed pixels as they are, unless something lies behind them."""
     size, stream = _size(header), zlib.decompressobj()
-    found = stream.decompress(b"".join(pixels), size)
+    raw = stream.decompress(b"".join(pixels), size)
     more = stream.decompress(stream.unconsumed_tail, 1)
     if more or stream.unused_data:
-        return chunk(b"IDAT", zlib.compress(found, 9))
+        return chunk(b"IDAT", zlib.compress(raw, 9))
     return b"".join(chunk(b"IDAT", part) for part in pixels)
 
 

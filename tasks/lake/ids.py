@@ -116,6 +116,6 @@ def _first(rows: pl.DataFrame) -> Example:
     return (rows["row"][0], rows["source_id"][0]) if rows.height else None
 
 
-def _log_chance(found: int, expected: float) -> float:
+def _log_chance(count: int, expected: float) -> float:
     """At most the logarithm of the chance to find this many or more: a Poisson variable's upper tail, by Chernoff."""
-    return 0.0 if found <= expected else found - expected - found * math.log(found / expected)
+    return 0.0 if count <= expected else count - expected - count * math.log(count / expected)

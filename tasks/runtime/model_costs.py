@@ -86,8 +86,8 @@ def tokens_before(calls: pl.DataFrame, role: str, models: Models) -> tuple[tuple
 def least_hours(costs: Sequence[ModelCost], models: Models) -> dict[str, float | None]:
     """By endpoint, how long these calls take within its limits; None: it has none, and its speed is not known."""
     found: dict[str, float | None] = {}
-    for name in dict.fromkeys(one.endpoint for one in costs):
-        mine = [one for one in costs if one.endpoint == name]
+    for name in dict.fromkeys(cost.endpoint for cost in costs):
+        mine = [cost for cost in costs if cost.endpoint == name]
         connection = models.endpoints.get(name)
         endpoint = connection.endpoint if connection is not None else None
         limits: Mapping[str, float | None] = {}
