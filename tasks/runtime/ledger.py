@@ -59,7 +59,6 @@ class Ledger:
     input_versions: Mapping[str, int]
     flow_run_id: str = ""
     snapshot_id: str | None = None
-    keeps_versions: bool = True
     started_at: datetime = field(default_factory=lambda: datetime.now(UTC))
     _batch: int = 0
     _leftover: int = 0  # live rows that a finished item should no longer have, such as a killed run leaves
@@ -68,10 +67,8 @@ class Ledger:
 
     def __post_init__(self) -> None:
         names = dict.fromkeys((*self.writes, "rejects"))
-        self._tables = {
-            name: StageTable(self.lake, name, self.stage, self.run_id, self.keeps_versions) for name in names
-        }
-        self._failures = StageTable(self.lake, "failures", self.stage, self.run_id, keeps_versions=False)
+        self._tables = {name: StageTable(self.lake, name, self.stage, self.run_id) for name in names}
+        self._failures = StageTable(self.lake, "failures", self.stage, self.run_id)
         self._attempts: dict[str, int] = {}  # of items with a live failure
         self._withdrawals = RunWithdrawals(self.lake)
 
@@ -208,16 +205,14 @@ class Ledger:
             failed = items_of([data])
             self._failures.write(data, failed.filter(self._failures.holds(failed["item_id"])), commit)
 
-    def sweep(
-        self, not_done: pl.Series, keeps_history: bool, partial: bool = False, scope: tuple[str, ...] = ()
-    ) -> None:
+    def sweep(self, not_done: pl.Series, keeps_history: bool | pl.Expr, is_part: bool = False) -> None:
         """Tombstone this stage's rows that a redone item left behind, or whose item left the input.
 
-        With a `scope`, only items whose ids begin with one of its texts can leave: the run was about no others.
+        `keeps_history` says of which `item_id` rows stay; `is_part`: the run had only a part of the items.
         """
         assert self._items is not None
-        meant = pl.any_horizontal([pl.col("item_id").str.starts_with(start) for start in scope]) if scope else True
-        whole = not keeps_history and not partial  # only then an absent item is one that left
+        whole = keeps_history is not True and not is_part  # only then an absent item is one that left
+        meant = ~keeps_history if isinstance(keeps_history, pl.Expr) else pl.lit(True)
         for table in self._tables.values() if self._leftover or (whole and self._others) else ():
             stale = table.stale(not_done)
             self._end(table, stale.filter("is_here"), SUPERSEDED)
@@ -226,7 +221,7 @@ class Ledger:
         mended = pl.DataFrame({"item_id": list(self._attempts)}, schema={"item_id": pl.String})
         mended = mended.filter(~pl.col("item_id").is_in(not_done.implode()))
         mended = mended.filter(meant)
-        if partial:
+        if is_part:
             mended = mended.join(self._items, left_on="item_id", right_on="id", how="semi")
         keys = mended.with_columns(stage=pl.lit(self.stage))
         for part in keys.iter_slices(SLICE) if keys.height else ():

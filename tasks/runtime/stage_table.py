@@ -70,7 +70,6 @@ class StageTable:
     name: str
     stage: str
     run_id: str
-    keeps_versions: bool = True  # false: the rows of a redone item replace the old ones, which are deleted
     # id and made_from of the run's input
     items: pl.DataFrame = field(default_factory=lambda: items_of([]).rename({"item_id": "id"}))
     _here: KeyHashes = field(default_factory=KeyHashes)  # of those of them that have a row, tombstones included
@@ -201,7 +200,8 @@ class StageTable:
         def find(table: pl.LazyFrame) -> pl.DataFrame:
             found = self._versions(table, self._mine(batch["item_id"]), batch).join(keys, on=self.key, how="left")
             same = (pl.col("digest") == pl.col("wanted")).fill_null(False)
-            replaced = same & (_LIVE | _REVIVABLE | pl.col("remade")) if self.keeps_versions else pl.lit(True)
+            is_older = same & (_LIVE | _REVIVABLE | pl.col("remade"))
+            replaced = is_older if TABLES[self.name].keeps_versions else pl.lit(True)
             return pl.concat(
                 [
                     self._changes(found.filter(replaced), "delete"),

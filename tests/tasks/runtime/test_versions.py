@@ -15,6 +15,7 @@ from schemas.messages import Usage
 from schemas.settings.base import Settings
 from schemas.settings.run import RunSettings
 from schemas.settings.services import ServicesSettings
+from schemas.tables import TABLES
 from tasks.lake import Commit, Lake
 from tasks.lake.writes import INPUT_GONE, SUPERSEDED
 from tasks.runtime.chunk import ChunkJob, ChunkResult
@@ -42,10 +43,6 @@ def compute(inputs: Inputs, settings: Choice) -> tuple[pl.DataFrame, pl.DataFram
 
 class Paid(ColumnStage):
     services = ("chat",)
-
-
-class Replacing(ColumnStage):
-    keeps_versions = False
 
 
 STAGE = ColumnStage("choice", (), ("places",), compute, identity=lambda settings: settings.lat)
@@ -115,10 +112,10 @@ def test_what_was_ended_for_another_reason_is_not_revived(context: Context) -> N
     assert "deleted upstream" in reasons.to_list()
 
 
-def test_without_versions_a_redone_item_replaces_its_rows(context: Context) -> None:
-    stage = Replacing(**vars(STAGE))
-    run(stage, Choice(), context)
-    run(stage, Choice(lat=5.0), context)
+def test_without_versions_a_redone_item_replaces_its_rows(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(TABLES, "places", replace(TABLES["places"], keeps_versions=False))
+    run(STAGE, Choice(), context)
+    run(STAGE, Choice(lat=5.0), context)
     assert lats(context.lake) == dict.fromkeys(NAMES, 5.0)
     assert context.lake.scan("places").collect().height == 4
 
