@@ -47,7 +47,7 @@ from tasks.runtime.estimate import (
     model_cost,
     tokens_before,
 )
-from tasks.runtime.placement import Wanted, nodes_text, place
+from tasks.runtime.on_ray.placement import Wanted, nodes_text, place
 from tasks.runtime.snapshots import approved_snapshot
 from tasks.runtime.stage import Stage, open_inputs
 from tasks.services import connect
@@ -143,8 +143,8 @@ def cluster_of(spread: SpreadSettings) -> tuple[dict[str, dict[str, float]], lis
         return {"this machine": {"CPU": float(os.cpu_count() or 1), "GPU": float(len(seen))}}, seen
     if spread.submits_jobs:
         raise GeofixError("spread.address: --dry-run asks the cluster's nodes by host:port or ray://host:port")
-    from tasks.runtime.ray_start import start_ray
-    from tasks.runtime.ray_watch import named_nodes, on_gpu_nodes
+    from tasks.runtime.on_ray.start import start_ray
+    from tasks.runtime.on_ray.watch import named_nodes, on_gpu_nodes
 
     start_ray(spread)
     return named_nodes(), [Gpu(*one) for one in on_gpu_nodes(described_gpus)]

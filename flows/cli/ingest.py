@@ -20,7 +20,7 @@ from tasks.ingest import IngestResult, Survey, TableRefused, check_dataset, data
 from tasks.ingest.refusal import FIXES
 from tasks.lake import Lake
 from tasks.plan.strata import PlanStrata
-from tasks.runtime.ray_start import check_temporary_folder
+from tasks.runtime.on_ray.start import check_temporary_folder
 from tasks.services.errors import safe_text
 
 

@@ -15,7 +15,7 @@ from tasks.ingest.refusal import TableRefused
 from tasks.ingest.rows import of_dataset
 from tasks.ingest.stage import NAME
 from tasks.lake import Commit, Lake
-from tasks.runtime.identity import code_version, new_run_id
+from tasks.runtime.items.identity import code_version, new_run_id
 from tasks.services.errors import safe_text
 
 MOST_MAY_LEAVE = 0.5  # of a dataset's photos, without a word from the user

@@ -18,7 +18,7 @@ from tasks.ingest.rows import RowChecks, item_batches
 from tasks.ingest.stage import NAME, Job, stage_of
 from tasks.ingest.survey import ENOUGH_BAD, Survey, survey_rows
 from tasks.lake import Lake
-from tasks.runtime.budget_actor import shared_rate_budget
+from tasks.runtime.on_ray.budget_actor import shared_rate_budget
 from tasks.runtime.runner import Context, StageResult, Tick, run
 from tasks.services.errors import safe_text
 

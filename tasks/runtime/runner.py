@@ -25,14 +25,15 @@ import polars as pl
 from schemas.errors import AccountingError, GeofixError, LakeError, StageRefused
 from schemas.messages import Usage
 from schemas.tables import TABLES
-from tasks.runtime.budget_actor import shared_rate_budget
 from tasks.runtime.calls import StageCalls
-from tasks.runtime.chunk import ChunkJob, ChunkResult, Failure
-from tasks.runtime.committer import BATCH_ITEMS, Batch, Progress
-from tasks.runtime.identity import digest, is_unique, new_run_id, with_made_from
-from tasks.runtime.ledger import Ledger, RunPlan
-from tasks.runtime.outcome import Kept, Outcome, Rejected, Row, StageResult, Tick
-from tasks.runtime.redo import Redo, items_to_run
+from tasks.runtime.items.chunk import ChunkJob, ChunkResult, Failure
+from tasks.runtime.items.committer import BATCH_ITEMS, Batch, Progress
+from tasks.runtime.items.identity import digest, is_unique, new_run_id, with_made_from
+from tasks.runtime.items.ledger import Ledger, RunPlan
+from tasks.runtime.items.outcome import Kept, Outcome, Rejected, Row, StageResult, Tick
+from tasks.runtime.items.redo import Redo, items_to_run
+from tasks.runtime.items.stage_lock import stage_lock
+from tasks.runtime.on_ray.budget_actor import shared_rate_budget
 from tasks.runtime.stage import (
     ColumnStage,
     Context,
@@ -45,11 +46,10 @@ from tasks.runtime.stage import (
     open_inputs,
     services_asked,
 )
-from tasks.runtime.stage_lock import stage_lock
 from tasks.services.limits import Pauses
 
 if TYPE_CHECKING:
-    from tasks.runtime.pool import WorkerDied
+    from tasks.runtime.on_ray.pool import WorkerDied
 
 __all__ = [
     "ColumnStage",
@@ -79,7 +79,7 @@ def run(stage: Stage | ColumnStage, settings: Any, context: Context) -> StageRes
     if context.spread.submits_jobs and isinstance(stage, Stage):
         if services_asked(stage, settings):
             context.ready()
-        from tasks.runtime.ray_jobs import run_as_job
+        from tasks.runtime.on_ray.jobs import run_as_job
 
         inputs, config_hash, _ = _begin(stage, settings, context)
         return run_as_job(stage, context, config_hash, dict(inputs.versions))
@@ -185,7 +185,7 @@ def _run_items(
         concurrency=resources.concurrency,
         secrets=context.connections.secrets(),
     )
-    from tasks.runtime.pool import spread  # and with it Ray, whose import takes a second
+    from tasks.runtime.on_ray.pool import spread  # and with it Ray, whose import takes a second
 
     results = spread(
         todo,

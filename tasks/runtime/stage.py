@@ -15,9 +15,9 @@ from schemas.settings.run import RunSettings
 from schemas.settings.spread import SpreadSettings, StageResources
 from schemas.tables import TABLES
 from tasks.lake import Lake
-from tasks.runtime.identity import code_version
-from tasks.runtime.outcome import Tick
-from tasks.runtime.redo import Redo
+from tasks.runtime.items.identity import code_version
+from tasks.runtime.items.outcome import Tick
+from tasks.runtime.items.redo import Redo
 from tasks.runtime.snapshots import Snapshot, approved_snapshot
 from tasks.services import Connection, Connections
 from tasks.services.response_store import FILE, Responses, ResponseStore

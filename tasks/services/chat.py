@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 
 class RayActors:
-    """Sends each request to the next of some named actors (`tasks/runtime/engine_actor.py`)."""
+    """Sends each request to the next of some named actors (`tasks/runtime/on_ray/engine_actor.py`)."""
 
     def __init__(self, connection: Connection, names: Sequence[str]) -> None:
         self._service, self._total_s = connection.service, connection.endpoint.total_timeout_s

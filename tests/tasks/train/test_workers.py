@@ -16,12 +16,12 @@ from tasks.runtime.stage import Stage
 from tasks.train import STAGES, checkpoints
 from tasks.train.checkpoints import save_model
 from tasks.train.fast.families import fast_model
-from tasks.train.fast.packing import Sample
 from tasks.train.on_workers import worker_resources
 from tasks.train.policy_loss import token_weights
 from tasks.train.ranks import Ranks
 from tasks.train.supervised import Supervised, with_picture
 from tasks.train.tiny import build_model, build_processor
+from tasks.train.token_samples import Sample
 
 Make = Callable[..., Sample]
 
