@@ -127,11 +127,8 @@ def told(data: bytes) -> list[bytes]:
 
 
 def same_picture(one: bytes, other: bytes) -> bool:
-    a, b = (Image.open(io.BytesIO(data)) for data in (one, other))
-    if a.mode == "P":  # colours that nobody sees may differ
-        return b.mode == "P" and (np.array(a.convert("RGBA")) == np.array(b.convert("RGBA"))).all()
-    ours = [Encoded.open(data).pixels() for data in (one, other)]
-    return a.mode == b.mode and (np.array(a) == np.array(b)).all() and (ours[0] == ours[1]).all()
+    shown = [Encoded.open(data).pixels() for data in (one, other)]
+    return shown[0].shape == shown[1].shape and bool((shown[0] == shown[1]).all())
 
 
 @pytest.mark.parametrize("kind", JPEGS)
