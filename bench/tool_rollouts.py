@@ -163,8 +163,10 @@ class InRounds(Scripted):
             going = [rollout for rollout in every if not rollout.environment.done and rollout.turns < self._max_turns]
             if not going:
                 break
-            found = self._engines.generate([rollout.so_far for rollout in going], 1, self._max_tokens, self._sampling)
-            replies = [(rollout, one) for rollout, [one] in zip(going, found, strict=True)]
+            rolled = self._engines.generate(
+                [rollout.as_sample for rollout in going], 1, self._max_tokens, self._sampling
+            )
+            replies = [(rollout, one) for rollout, [one] in zip(going, rolled, strict=True)]
         return [[rollout.episode() for rollout in group] for group in groups]
 
 

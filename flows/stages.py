@@ -90,11 +90,11 @@ def _run_step(session: Session, step: Stage | ColumnStage, settings: Any, contex
     session.display.phase(f"{step.name}: reading its input")
     flows = session.config.flows
     retries = flows.retries if deployment.id else 0  # a terminal ends with exit code 3 instead of waiting
-    one = run_step.with_options(
+    task = run_step.with_options(
         task_run_name=step.name, retries=retries, retry_delay_seconds=exponential_backoff(flows.retry_delay_s)
     )
     try:
-        one(quote(_Work(session, step, settings, context, retries)))  # quoted: Prefect looks for no futures inside
+        task(quote(_Work(session, step, settings, context, retries)))  # quoted: Prefect looks for no futures inside
     finally:
         if session.run_log is not None:
             session.run_log.task_run_id = None

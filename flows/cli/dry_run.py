@@ -147,7 +147,7 @@ def cluster_of(spread: SpreadSettings) -> tuple[dict[str, dict[str, float]], lis
     from tasks.runtime.on_ray.watch import named_nodes, on_gpu_nodes
 
     start_ray(spread)
-    return named_nodes(), [Gpu(*one) for one in on_gpu_nodes(described_gpus)]
+    return named_nodes(), [Gpu(*gpu) for gpu in on_gpu_nodes(described_gpus)]
 
 
 def described_gpus() -> list[tuple[int, str, float, float]]:

@@ -59,7 +59,7 @@ def pools(
         raise InputError(
             f"spread.address names no cluster: a private Ray, and the pools on it, would end with `pools {action}`"
         )
-    found: dict[str, PoolState] = {}
+    states: dict[str, PoolState] = {}
     if spread.address is not None and plans:
         keepers = open_keepers(spread, config.models.pool_port, f"{os.uname().nodename} by hand", FOREVER_S)
         if action is Action.start:
@@ -72,9 +72,11 @@ def pools(
         elif action is Action.stop:
             for plan in plans:
                 keepers.stop(plan)
-        found = keepers.states(plans)
+        states = keepers.states(plans)
     rows = [
-        _row(config, plan, found.get(plan.application), pool_address(plan.application, spread, config.models.pool_port))
+        _row(
+            config, plan, states.get(plan.application), pool_address(plan.application, spread, config.models.pool_port)
+        )
         for plan in plans
     ]
     if call.as_json:

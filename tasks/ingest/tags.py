@@ -19,7 +19,7 @@ from PIL import Image
 from tasks.geo.distance import is_point
 from tasks.imaging.decode import exif_of, png_header
 from tasks.imaging.heic import heic_exif, is_heic
-from tasks.imaging.panorama import said, xmp_of
+from tasks.imaging.panorama import xmp_of, xmp_value
 
 _EXIF_IFD, _GPS_IFD = 0x8769, 0x8825
 _ORIENTATION, _DATETIME, _OFFSET, _WIDTH, _HEIGHT = 0x0112, 0x9003, 0x9011, 0xA002, 0xA003
@@ -66,7 +66,7 @@ def read_tags(data: bytes) -> Tags:
     valid = isinstance(tag, int) and 1 <= tag <= 8
     position = _position(gps)
     taken_at, taken_local = _times(camera, gps)
-    angle, of_gps = _angle(said(xmp, b"PoseHeadingDegrees"), _rational(gps.get(17)))
+    angle, of_gps = _angle(xmp_value(xmp, b"PoseHeadingDegrees"), _rational(gps.get(17)))
     return Tags(
         orientation=tag if valid else None,
         orientation_invalid=None if valid or tag is None else str(tag)[:20],
@@ -77,7 +77,7 @@ def read_tags(data: bytes) -> Tags:
         taken_local=taken_local,
         compass_angle=angle,
         magnetic=of_gps and _letter(gps.get(16)) == "M",
-        equirectangular=(said(xmp, b"ProjectionType") or "").strip().casefold() == "equirectangular",
+        equirectangular=(xmp_value(xmp, b"ProjectionType") or "").strip().casefold() == "equirectangular",
     )
 
 

@@ -78,11 +78,11 @@ def _png(picture: Image.Image, width: int) -> bytes:
 
 def _content(places: pl.DataFrame) -> str:
     """What the files show of the places, in a few letters. A slice at a time: as one text it would be a large one."""
-    found = hashlib.sha256()
+    content = hashlib.sha256()
     rows = places.select("place_id", "lat", "lon", "split").sort("place_id")
     for number, part in enumerate(rows.iter_slices(SLICE)):
-        found.update(part.write_csv(include_header=number == 0).encode())
-    return found.hexdigest()
+        content.update(part.write_csv(include_header=number == 0).encode())
+    return content.hexdigest()
 
 
 def _drawn(places: pl.DataFrame, by: str) -> pl.DataFrame:

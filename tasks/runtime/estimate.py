@@ -113,7 +113,7 @@ def estimate(
             found.append(_step_estimate(stage, settings, context, items, notes))
             growing |= dict.fromkeys(stage.writes, stage.name) if items else {}
         contracts = [TABLES[table] for table in stage.writes]
-        own = [one.name for one in contracts if one.key == ("image_id",) and not one.shared]
+        own = [contract.name for contract in contracts if contract.key == ("image_id",) and not contract.shared]
         unmade |= {table for table in own if context.lake.version(table) < 0}
     return found
 

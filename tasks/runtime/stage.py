@@ -201,8 +201,8 @@ def chosen_resources(declared: Resources, settings: StageResources | None) -> Re
     """What a stage declares, with what the settings say instead."""
     if settings is None:
         return declared
-    given = settings.model_dump(exclude_none=True)
-    return replace(declared, gpu_where_any=declared.gpu_where_any and "gpus" not in given, **given)
+    overrides = settings.model_dump(exclude_none=True)
+    return replace(declared, gpu_where_any=declared.gpu_where_any and "gpus" not in overrides, **overrides)
 
 
 def placed_resources(resources: Resources, nodes: Sequence[Mapping[str, float]]) -> Resources:
@@ -218,7 +218,7 @@ def most_workers(services: Sequence[Connection | None], concurrency: int) -> int
     With R requests a minute that take REQUEST_S each, R / 60 * REQUEST_S are under way. Of several services the one
     that allows the most decides, since an item need not ask all of them.
     """
-    limits = [one.endpoint.requests_per_minute for one in services if one is not None]
+    limits = [service.endpoint.requests_per_minute for service in services if service is not None]
     if not limits or any(limit is None for limit in limits):
         return None
     under_way = max(limit for limit in limits if limit is not None) / 60 * REQUEST_S

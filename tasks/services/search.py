@@ -61,8 +61,8 @@ class YouSearch(ServiceClient):
         """The pages found; none is an empty list."""
         params = {"query": query, "count": max_results}
         value, response = await self._http.request_json("GET", "/v1/search", params=params)
-        found = value.get("results") if isinstance(value, dict) else None
-        rows = found.get("web") if isinstance(found, dict) else None
+        results = value.get("results") if isinstance(value, dict) else None
+        rows = results.get("web") if isinstance(results, dict) else None
         if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
             raise self._http.bad_response("no list under 'results.web'", response)
         return [

@@ -75,16 +75,16 @@ class _SearchPages(StacApiIO):
         """The next page. Of a link to it only the question is read: its address could lead elsewhere."""
         if isinstance(source, Link) and source.extra_fields.get("method") == "POST":
             self._body = {**self._body, **source.extra_fields["body"]}
-            asked = self._page("POST", body=self._body)
+            page = self._page("POST", body=self._body)
         elif isinstance(source, Link):
-            asked = self._page("GET", params=dict(parse_qsl(urlsplit(source.href).query)))
+            page = self._page("GET", params=dict(parse_qsl(urlsplit(source.href).query)))
         else:
             self._body = dict(kwargs["parameters"])
-            asked = self._page("POST", body=self._body)
+            page = self._page("POST", body=self._body)
         if self._is_cancelled:
-            asked.close()
+            page.close()
             raise asyncio.CancelledError
-        self._waits_for = asyncio.run_coroutine_threadsafe(asked, self._loop)
+        self._waits_for = asyncio.run_coroutine_threadsafe(page, self._loop)
         return self._waits_for.result()
 
     def cancel(self) -> None:
@@ -180,11 +180,11 @@ class Stac(ServiceClient):
             raise
         if not rows:
             await self._refuse_unknown(collection)
-        found: dict[str, dict[str, Any]] = {}
+        items: dict[str, dict[str, Any]] = {}
         for row in rows:
             name = row.get("id")
-            found.setdefault(name if isinstance(name, str) and name else f"{len(found)} without an id", row)
-        return list(found.values())
+            items.setdefault(name if isinstance(name, str) and name else f"{len(items)} without an id", row)
+        return list(items.values())
 
     async def _refuse_unknown(self, collection: str) -> None:
         """StageRefused if there is no such collection: archives answer a search in it with no items."""
@@ -228,16 +228,16 @@ class Stac(ServiceClient):
 
     async def _read(self, href: str, signature: _Signature | None, start: int, end: int) -> bytes:
         def check(_: Any, response: HttpResponse) -> None:
-            given = _RANGE.fullmatch(response.headers.get("content-range", ""))
-            if response.status != 206 or given is None:
+            content_range = _RANGE.fullmatch(response.headers.get("content-range", ""))
+            if response.status != 206 or content_range is None:
                 raise ServiceError(
                     "stac",
                     "blocked",
                     f"the host, or a proxy before it, gives no byte ranges: {response.url}",
                     status=200,
                 )
-            total = int(given[3]) if given[3] != "*" else end
-            if int(given[1]) != start or len(response.body) != min(end, total) - start:
+            total = int(content_range[3]) if content_range[3] != "*" else end
+            if int(content_range[1]) != start or len(response.body) != min(end, total) - start:
                 raise self._http.bad_response("other bytes than were asked for", response, retryable=True)
 
         joint = "&" if urlsplit(href).query else "?"

@@ -151,8 +151,8 @@ def services(phase: TrainingPhase, settings: TrainSettings) -> tuple[str, ...]:
     if phase not in settings.phases or (phase != "grpo" and not settings.validation_images):
         return ()
     tools = rollout_prompt(settings.recipe, settings.grpo.max_turns, settings.prompt).tools
-    asked = (*reward_services(settings.recipe, settings.grpo.reward), *tool_services(tools))
-    return tuple(dict.fromkeys(asked))
+    names = (*reward_services(settings.recipe, settings.grpo.reward), *tool_services(tools))
+    return tuple(dict.fromkeys(names))
 
 
 def roles(phase: TrainingPhase, settings: TrainSettings) -> tuple[str, ...]:

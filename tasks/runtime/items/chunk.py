@@ -96,7 +96,7 @@ class ChunkJob:
         context, opened_at = self._opened()
         limit = asyncio.Semaphore(self.concurrency)
 
-        async def one(row: Row) -> Outcome | Failure:
+        async def make_row(row: Row) -> Outcome | Failure:
             item_id = row["id"]
             async with limit:
                 with spending_of(item_id) as spent, item_span(self.stage, self.run_id, item_id) as span:
@@ -113,7 +113,7 @@ class ChunkJob:
         async def call(chunk: pl.DataFrame) -> ChunkResult:
             rows = chunk.drop("made_from").iter_rows(named=True)
             with counted_in(Tally()) as sent:
-                outcomes = await asyncio.gather(*(one(row) for row in rows))
+                outcomes = await asyncio.gather(*(make_row(row) for row in rows))
             result = self.gather(zip(chunk["id"], chunk["made_from"], outcomes, strict=True))
             result.opened_at, result.sent = opened_at, sent
             if is_tracing():

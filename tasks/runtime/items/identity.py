@@ -71,10 +71,10 @@ def code_version() -> str:
     root = Path(__file__).resolve().parents[2]
     if not (root / ".git").exists():
         return number
-    asked = subprocess.run(
+    process = subprocess.run(
         ["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=12"],
         capture_output=True,
         text=True,
         check=False,
     )
-    return f"{number}+{asked.stdout.strip()}" if asked.returncode == 0 else number
+    return f"{number}+{process.stdout.strip()}" if process.returncode == 0 else number

@@ -79,8 +79,8 @@ class Ledger:
     def plan_run(self, items: pl.DataFrame) -> RunPlan:
         """Which of the items are finished, which are to be done, and which rows come back. Writes nothing."""
         self._items = items.select("id", "made_from")
-        found = {name: table.read_rows(self._items) for name, table in self._tables.items()}
-        rows = {name: frame for name, (frame, _) in found.items()}
+        counts = {name: table.read_rows(self._items) for name, table in self._tables.items()}
+        rows = {name: frame for name, (frame, _) in counts.items()}
         finishing = pl.concat([rows[self.marker].filter(~pl.col("is_rejected")), rows["rejects"]])
 
         def among_items(some: pl.DataFrame) -> pl.Series:
@@ -96,7 +96,7 @@ class Ledger:
         every = every.filter(finished.gather(every["item"]))
         revive = self._items.filter(among_items(every.filter("revivable", "same")))
         self._leftover = every.filter(pl.col("live") & ~pl.col("same")).height
-        self._others = sum(others for _, others in found.values())
+        self._others = sum(others for _, others in counts.values())
         todo = items.filter(~finished) if finished.any() else items  # a copy of ten million would be another gigabyte
         before = among_items(finishing.filter(pl.col("live") | pl.col("revivable")))
         redone = items["id"].filter(before & ~finished)
@@ -170,10 +170,10 @@ class Ledger:
 
     def _redone_of(self, tables: Iterable[pa.Table]) -> pl.DataFrame:
         """Those items of a batch that have rows of this stage already, in any of its tables."""
-        if not any(one.has_items for one in self._tables.values()):
+        if not any(table.has_items for table in self._tables.values()):
             return items_of([])
         items = items_of(tables)
-        return items.filter(pl.any_horizontal([one.holds(items["item_id"]) for one in self._tables.values()]))
+        return items.filter(pl.any_horizontal([table.holds(items["item_id"]) for table in self._tables.values()]))
 
     def _end_rows(self, results: list[ChunkResult]) -> None:
         """Tombstone the rows that items say are gone. First: such an item is finished only when they are."""
@@ -278,8 +278,8 @@ class Ledger:
         )
         runs = self.lake.scan("runs").filter(pl.col("stage") == self.stage)
         columns = ("config_hash", "kept", "rejected", "requests", "prompt_tokens", "completion_tokens", "cost_usd")
-        found = versions.unique().join(runs.select("run_id", *columns), on="run_id", how="left")
-        return self.lake.collect(self.marker, found)
+        made = versions.unique().join(runs.select("run_id", *columns), on="run_id", how="left")
+        return self.lake.collect(self.marker, made)
 
     def column_results(
         self, table: str, kept: pl.DataFrame, rejects: pl.DataFrame, todo: pl.DataFrame, size: int

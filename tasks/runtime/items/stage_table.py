@@ -57,9 +57,9 @@ class KeyHashes:
         for array in self._arrays:
             place = np.minimum(np.searchsorted(array, wanted), len(array) - 1)
             held |= array[place] == wanted
-        found = np.empty_like(held)
-        found[order] = held
-        return pl.Series(found)
+        held_rows = np.empty_like(held)
+        held_rows[order] = held
+        return pl.Series(held_rows)
 
 
 @dataclass
@@ -95,7 +95,7 @@ class StageTable:
         has_rows = bool(self.lake.collect(self.name, mine.select(pl.len())).item())
         # Joined by hashes: an item is taken for finished only where those of its id and of its digest are the same.
         wanted = (items if has_rows else items.clear()).lazy()
-        found = (
+        rows_of_items = (
             mine.select(
                 key=pl.col("item_id").hash(),
                 digest=_DIGEST.hash(),
@@ -111,7 +111,7 @@ class StageTable:
             .select("item", "is_rejected", "live", "revivable", same=(pl.col("digest") == pl.col("wanted")))
             .with_columns(pl.col("same").fill_null(False))
         )
-        rows = self.lake.collect(self.name, found)
+        rows = self.lake.collect(self.name, rows_of_items)
         others = rows.filter(pl.col("item").is_null() & pl.col("live")).height
         rows = rows.filter(pl.col("item").is_not_null()).unique()
         self._here = KeyHashes()
@@ -154,9 +154,9 @@ class StageTable:
         """Bring the rows of these items (`item_id`, `made_from`) back to life, and end their other versions."""
 
         def find(table: pl.LazyFrame) -> pl.DataFrame:
-            found = self._versions(table, self._mine(items["item_id"]), items)
-            back = found.filter((pl.col("digest") == pl.col("wanted")) & _REVIVABLE)
-            other = found.filter((pl.col("digest") != pl.col("wanted")).fill_null(True) & _LIVE)
+            versions = self._versions(table, self._mine(items["item_id"]), items)
+            back = versions.filter((pl.col("digest") == pl.col("wanted")) & _REVIVABLE)
+            other = versions.filter((pl.col("digest") != pl.col("wanted")).fill_null(True) & _LIVE)
             return pl.concat(
                 [
                     self._changes(back, "revive"),
@@ -179,7 +179,7 @@ class StageTable:
     def stale(self, not_done: pl.Series) -> pl.DataFrame:
         """Live rows of this stage that the input as it is does not account for: key, item_id, made_from, is_here."""
         wanted = self.items.select(item_id="id", wanted="made_from")
-        found = (
+        stale_rows = (
             self.lake.scan(self.name)
             .filter((pl.col("stage") == self.stage) & _LIVE & ~pl.col("item_id").is_in(not_done.implode()))
             .select(_names(self.key))
@@ -187,7 +187,7 @@ class StageTable:
             .filter((pl.col("wanted") != _DIGEST).fill_null(True))
             .with_columns(is_here=pl.col("wanted").is_not_null())
         )
-        return self.lake.collect(self.name, found)
+        return self.lake.collect(self.name, stale_rows)
 
     # inside ----------------------------------------------------------------------------------------------
 
@@ -198,14 +198,14 @@ class StageTable:
         keys = writers.select(self.key).with_columns(remade=pl.lit(True))
 
         def find(table: pl.LazyFrame) -> pl.DataFrame:
-            found = self._versions(table, self._mine(batch["item_id"]), batch).join(keys, on=self.key, how="left")
+            versions = self._versions(table, self._mine(batch["item_id"]), batch).join(keys, on=self.key, how="left")
             same = (pl.col("digest") == pl.col("wanted")).fill_null(False)
             is_older = same & (_LIVE | _REVIVABLE | pl.col("remade"))
             replaced = is_older if TABLES[self.name].keeps_versions else pl.lit(True)
             return pl.concat(
                 [
-                    self._changes(found.filter(replaced), "delete"),
-                    self._changes(found.filter(~same & _LIVE & ~replaced), "end", SUPERSEDED),
+                    self._changes(versions.filter(replaced), "delete"),
+                    self._changes(versions.filter(~same & _LIVE & ~replaced), "end", SUPERSEDED),
                     self._of_others(table, keys.select(self.key), batch["item_id"], writers),
                 ]
             )
@@ -223,18 +223,18 @@ class StageTable:
             return self._changes(keys, "end")
         hashes = keys.select(hash_of(self.key)).to_series()
         same = _LIVE & hash_of(self.key).is_in(hashes.implode()) & ~self._mine(items)
-        found = self.lake.collect(self.name, table.filter(same).select(_names(self.key)))
-        found = found.join(keys, on=self.key, how="semi")
+        rows = self.lake.collect(self.name, table.filter(same).select(_names(self.key)))
+        rows = rows.join(keys, on=self.key, how="semi")
         wanted = self.items.select(item_id="id", wanted="made_from")
-        found = found.join(wanted, on="item_id", how="left").with_columns(digest=_DIGEST)
-        finished = found.filter(pl.col("digest") == pl.col("wanted"), pl.col("stage") == self.stage)
+        rows = rows.join(wanted, on="item_id", how="left").with_columns(digest=_DIGEST)
+        finished = rows.filter(pl.col("digest") == pl.col("wanted"), pl.col("stage") == self.stage)
         if writers is not None and finished.height:
             self._refuse(pl.concat([finished.select(writers.columns), writers.join(finished, on=self.key, how="semi")]))
         is_here = pl.col("wanted").is_not_null()
         return pl.concat(
             [
-                self._changes(found.filter(is_here), "end", TAKEN),
-                self._changes(found.filter(~is_here), "end", INPUT_GONE),
+                self._changes(rows.filter(is_here), "end", TAKEN),
+                self._changes(rows.filter(~is_here), "end", INPUT_GONE),
             ]
         )
 
@@ -242,9 +242,9 @@ class StageTable:
         return ((pl.col("stage") == self.stage) & pl.col("item_id").is_in(items.implode())).fill_null(False)
 
     def _versions(self, table: pl.LazyFrame, which: pl.Expr, items: pl.DataFrame) -> pl.DataFrame:
-        found = self.lake.collect(self.name, table.filter(which).select(*_names(self.key), "tombstone"))
+        versions = self.lake.collect(self.name, table.filter(which).select(*_names(self.key), "tombstone"))
         wanted = items.select("item_id", wanted="made_from")
-        return found.join(wanted, on="item_id", how="left").with_columns(digest=_DIGEST)
+        return versions.join(wanted, on="item_id", how="left").with_columns(digest=_DIGEST)
 
     def _changes(self, rows: pl.DataFrame, action: str, why: str | None = None) -> pl.DataFrame:
         if "made_from" not in rows.columns:

@@ -157,15 +157,15 @@ class RayBackend:
 
     def get(self, references: Sequence[Any]) -> list[Any]:
         """The results; where there is none, the exception that says why."""
-        found: list[Any] = []
+        values: list[Any] = []
         for first in range(0, len(references), GET_AT_ONCE):
             part = list(references[first : first + GET_AT_ONCE])
             with raising_as_handlers_do():
                 try:
-                    found += ray.get(part)
+                    values += ray.get(part)
                 except RayError:  # of one of them: which one is found one by one
-                    found += [self._get_one(reference) for reference in part]
-        return found
+                    values += [self._get_one(reference) for reference in part]
+        return values
 
     def _get_one(self, reference: Any) -> Any:
         try:

@@ -32,10 +32,10 @@ def engine_actor_class() -> type:
             await self.ready()  # again, where Ray has restarted the actor
             request = json.loads(body)
             try:
-                found = await self._completion(request)
+                completion = await self._completion(request)
             except (VLLMValidationError, ValueError, TypeError) as error:
                 return 400, json.dumps({"error": {"message": str(error), "type": "BadRequestError"}}).encode()
-            return 200, json.dumps(found).encode()
+            return 200, json.dumps(completion).encode()
 
         async def _completion(self, request: dict[str, Any]) -> dict[str, Any]:
             import os
@@ -69,20 +69,20 @@ def engine_actor_class() -> type:
                 raise ValueError(f"the prompt is longer than max_model_len={engine.model_config.max_model_len}")
             fields["max_tokens"] = min(room, fields.get("max_tokens") or room)
             params = SamplingParams(**fields, output_kind=RequestOutputKind.FINAL_ONLY)
-            [last] = [one async for one in engine.generate(prompt, params, os.urandom(8).hex())]
-            written = sum(len(one.token_ids) for one in last.outputs)
+            [last] = [output async for output in engine.generate(prompt, params, os.urandom(8).hex())]
+            written = sum(len(output.token_ids) for output in last.outputs)
             read = len(last.prompt_token_ids)
             return {
                 "object": "chat.completion",
                 "model": request["model"],
                 "choices": [
                     {
-                        "index": one.index,
-                        "message": {"role": "assistant", "content": one.text},
-                        "finish_reason": one.finish_reason,
-                        **({"token_ids": list(one.token_ids)} if request.get("return_token_ids") else {}),
+                        "index": output.index,
+                        "message": {"role": "assistant", "content": output.text},
+                        "finish_reason": output.finish_reason,
+                        **({"token_ids": list(output.token_ids)} if request.get("return_token_ids") else {}),
                     }
-                    for one in last.outputs
+                    for output in last.outputs
                 ],
                 "usage": {"prompt_tokens": read, "completion_tokens": written, "total_tokens": read + written},
             }

@@ -23,7 +23,7 @@ from tasks.services import ServiceError, connect
 def main(argv: list[str]) -> int:
     """Run the stage; returns the exit code."""
     module, name = argv
-    stage = next(one for one in stages_in(importlib.import_module(module)) if one.name == name)
+    stage = next(candidate for candidate in stages_in(importlib.import_module(module)) if candidate.name == name)
     config = Config.model_validate_json(os.environ[CONFIG])
     spread = config.spread.model_copy(update={"address": os.environ["RAY_ADDRESS"]})  # of this cluster, set by Ray
 

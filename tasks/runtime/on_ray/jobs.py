@@ -71,10 +71,10 @@ def run_as_job(
             logger.warning("%s", line.removeprefix("geofix: "))
     if result is not None:
         return result
-    said = [line for line in client.get_job_logs(running).splitlines() if line.strip()]
+    lines = [line for line in client.get_job_logs(running).splitlines() if line.strip()]
     raise GeofixError(
         f"{stage.name}: job {running} on {context.spread.address} ended without a result: "
-        f"{said[-1][:300] if said else 'it printed nothing'}; `ray job logs {running}` shows more"
+        f"{lines[-1][:300] if lines else 'it printed nothing'}; `ray job logs {running}` shows more"
     )
 
 
@@ -94,9 +94,9 @@ def _client(address: str) -> Jobs:
 
 def _attempts(client: Jobs, name: str) -> tuple[str | None, int]:
     """The attempt at this work that is not over, and how many there were."""
-    found = {one.submission_id: one.status for one in client.list_jobs() if _is_attempt(one.submission_id, name)}
-    running = [one for one, status in found.items() if not status.is_terminal()]
-    return (running[-1] if running else None), len(found)
+    statuses = {job.submission_id: job.status for job in client.list_jobs() if _is_attempt(job.submission_id, name)}
+    running = [attempt for attempt, status in statuses.items() if not status.is_terminal()]
+    return (running[-1] if running else None), len(statuses)
 
 
 def _is_attempt(submission_id: str | None, name: str) -> bool:
@@ -117,7 +117,7 @@ def _submit(client: Jobs, name: str, stage: Stage, context: Context) -> None:
             client.submit_job(entrypoint=command, submission_id=name, runtime_env={"env_vars": environment})
             break
         except RuntimeError as error:  # Ray's client raises nothing else for what its server answers
-            if any(one.submission_id == name for one in client.list_jobs()):
+            if any(job.submission_id == name for job in client.list_jobs()):
                 break  # it was taken, and only the answer was lost
             if time.monotonic() > until_s:
                 reason = " ".join(str(error).split())[:300]
@@ -159,7 +159,7 @@ def stage_home(stage: Stage) -> str:
     """The module from which a process elsewhere gets the stage by its name."""
     for name in (stage.open.__module__, f"tasks.{stage.name.partition('.')[0]}"):
         module = sys.modules.get(name)
-        if module is not None and any(one.name == stage.name for one in stages_in(module)):
+        if module is not None and any(other.name == stage.name for other in stages_in(module)):
             return name
     raise GeofixError(f"{stage.name} cannot run as a job: give spread.address as host:port of the cluster's head")
 
@@ -167,4 +167,8 @@ def stage_home(stage: Stage) -> str:
 def stages_in(module: ModuleType) -> Iterator[Stage]:
     """The stages that a module holds, alone or in a tuple."""
     for value in list(vars(module).values()):
-        yield from (one for one in (value if isinstance(value, tuple | list) else (value,)) if isinstance(one, Stage))
+        yield from (
+            candidate
+            for candidate in (value if isinstance(value, tuple | list) else (value,))
+            if isinstance(candidate, Stage)
+        )

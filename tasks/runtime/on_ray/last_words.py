@@ -50,11 +50,11 @@ def _answers(server: str) -> bool:
 
 
 def _watch(cluster: str, servers: Sequence[str]) -> None:
-    said = b""
+    last_words = b""
     while piece := os.read(0, 1024):
-        said = piece
+        last_words = piece
     # If all answer, something else ended the command: it was killed, and its starter knows.
-    if not said.endswith(GOODBYE) and not all(map(_answers, servers)):
+    if not last_words.endswith(GOODBYE) and not all(map(_answers, servers)):
         print(
             f"geofix: Ray ended this command because the Ray cluster at {cluster} (spread.address) or its node on this "
             "machine is gone: what was finished is saved; run the same command again when the cluster is back",

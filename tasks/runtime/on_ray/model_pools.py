@@ -51,9 +51,9 @@ RAY_ARGS: dict[str, Any] = {"limit_mm_per_prompt": {"image": 16}, "renderer_num_
 logger = logging.getLogger("geofix.pools")
 
 
-def vllm_python(given: str | None) -> str:
+def vllm_python(python: str | None) -> str:
     """The Python of vLLM's environment on this machine."""
-    return given or os.environ.get(VLLM_PYTHON) or str(Path(".venv-vllm/bin/python").absolute())
+    return python or os.environ.get(VLLM_PYTHON) or str(Path(".venv-vllm/bin/python").absolute())
 
 
 @dataclass(frozen=True)
@@ -211,12 +211,12 @@ class Keepers:
 
     def states(self, plans: Iterable[PoolPlan]) -> dict[str, PoolState]:
         """What Serve says of these pools, by application; one that is not there is left out."""
-        found: dict[str, PoolState] = {}
+        by_name: dict[str, PoolState] = {}
         for plan in plans:
             told = self._call(plan, "states").get(plan.application)
             if told is not None:
-                found[plan.application] = PoolState(**told)
-        return found
+                by_name[plan.application] = PoolState(**told)
+        return by_name
 
     def _keeper(self, python: str | None) -> Any:
         if python not in self._keepers:
@@ -345,20 +345,25 @@ def _keeper_class() -> type:
         def states(self) -> dict[str, dict[str, Any]]:
             from ray import serve
 
-            found = {name: self._actor_state(actors) for name, actors in self._actors.items()}
-            for name, one in serve.status().applications.items():
+            by_pool = {name: self._actor_state(actors) for name, actors in self._actors.items()}
+            for name, application in serve.status().applications.items():
                 model = next(
-                    (each for key, each in one.deployments.items() if key.startswith(("LLMServer", "Checkpoint"))), None
+                    (
+                        each
+                        for key, each in application.deployments.items()
+                        if key.startswith(("LLMServer", "Checkpoint"))
+                    ),
+                    None,
                 )
-                said = [each.message for each in one.deployments.values() if each.message]
-                found[name] = {
-                    "status": str(getattr(one.status, "value", one.status)),
-                    "message": " ".join([*said, one.message] if one.message else said),
+                messages = [each.message for each in application.deployments.values() if each.message]
+                by_pool[name] = {
+                    "status": str(getattr(application.status, "value", application.status)),
+                    "message": " ".join([*messages, application.message] if application.message else messages),
                     "replicas": {str(getattr(key, "value", key)): count for key, count in model.replica_states.items()}
                     if model
                     else {},
                 }
-            return found
+            return by_pool
 
         def _actor_state(self, actors: list[tuple[Any, Any]]) -> dict[str, Any]:
             import ray

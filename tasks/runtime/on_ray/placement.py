@@ -25,7 +25,7 @@ def place(wanted: Sequence[Wanted], nodes: Mapping[str, Amounts]) -> dict[str, d
     left = {node: dict(amounts) for node, amounts in nodes.items()}
     plan: dict[str, dict[str, int]] = {}
     for kind in wanted:
-        given = plan.setdefault(kind.name, {})
+        by_node = plan.setdefault(kind.name, {})
         for _ in range(kind.count):
             node = next(
                 (n for n, have in left.items() if all(have.get(k, 0.0) >= v - 1e-9 for k, v in kind.each.items())), None
@@ -33,18 +33,18 @@ def place(wanted: Sequence[Wanted], nodes: Mapping[str, Amounts]) -> dict[str, d
             if node is None:
                 raise GeofixError(
                     f"{kind.count} x {kind.name} need {amounts_text(kind.each)} each, and the cluster has "
-                    f"{nodes_text(nodes)}: there is room for {sum(given.values())}; {kind.fix}"
+                    f"{nodes_text(nodes)}: there is room for {sum(by_node.values())}; {kind.fix}"
                 )
             for name, amount in kind.each.items():
                 left[node][name] -= amount
-            given[node] = given.get(node, 0) + 1
+            by_node[node] = by_node.get(node, 0) + 1
     return plan
 
 
 def amounts_text(amounts: Amounts) -> str:
     """Such as "2 CPUs and 1 GPU"."""
-    said = [f"{value:g} {name}{'' if value == 1 else 's'}" for name, value in amounts.items() if value]
-    return " and ".join(said) or "nothing"
+    parts = [f"{value:g} {name}{'' if value == 1 else 's'}" for name, value in amounts.items() if value]
+    return " and ".join(parts) or "nothing"
 
 
 def nodes_text(nodes: Mapping[str, Amounts]) -> str:

@@ -252,7 +252,7 @@ class Pool:
         if not nothing_new or not self._pending or not self._loads_started.has_idle():
             return
         late_s = time.monotonic() - STARTING_S
-        for slot in [one for one in self._pending.values() if one.tasks and one.since_s <= late_s]:
+        for slot in [busy for busy in self._pending.values() if busy.tasks and busy.since_s <= late_s]:
             self._again.extend(self._drop_slot(slot))
 
     def _fill(self) -> None:
@@ -311,7 +311,7 @@ class Pool:
             if task.deaths < MAX_DEATHS:
                 self._again.append(task)
             elif task.chunk.height > 1:
-                self._again.extend(_Task(one) for one in task.chunk.iter_slices(1))
+                self._again.extend(_Task(part) for part in task.chunk.iter_slices(1))
             else:
                 dead.append(WorkerDied(task.chunk, f"its worker process died {MAX_DEATHS} times"))
         return dead

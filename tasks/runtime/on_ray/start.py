@@ -171,20 +171,20 @@ def _init_private(settings: SpreadSettings, folder: Path) -> dict[str, Any]:
     _watchdog = Watchdog(folder)
     setup = _worker_setup()
     with _environment_of_servers(folder):
-        found = _init(
+        context = _init(
             # At least two: training asks for two, and would wait forever on a machine of one core.
             num_cpus=max(settings.workers or 0, os.cpu_count() or 1, 2),
             include_dashboard=False,
             object_store_memory=settings.object_store_mb * 2**20,
             runtime_env={"worker_process_setup_hook": setup},
         )
-    host = str(found.get("node_ip_address", ""))
+    host = str(context.get("node_ip_address", ""))
     if host and not is_loopback_host(host):
         raise GeofixError(
             f"Ray would listen on {host}, not on loopback only, because it was imported before tasks.runtime: "
             "import tasks.runtime first, or set RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER=0 in the environment"
         )
-    return found
+    return context
 
 
 @contextlib.contextmanager
@@ -298,7 +298,7 @@ def join_cluster(address: str) -> dict[str, Any]:
     options = {} if is_client else {"runtime_env": {"worker_process_setup_hook": _worker_setup()}}
     try:
         with warnings.catch_warnings(action="ignore"):  # of a connection that times out: the error says it too
-            found = _init(address=address, **options)
+            context = _init(address=address, **options)
     except Exception as error:  # of every kind, plain ones too
         how = (
             "the port must be that of its client server (10001), and the versions of Ray and Python the same"
@@ -310,8 +310,8 @@ def join_cluster(address: str) -> dict[str, Any]:
             f"spread.address: cannot join the Ray cluster at '{address}': {_one_line(error)}; {how}"
         ) from error
     if not is_client:  # behind ray:// no server of this machine can be gone
-        _speak_for_ray(address, found)
-    return found
+        _speak_for_ray(address, context)
+    return context
 
 
 def _speak_for_ray(address: str, joined: dict[str, Any]) -> None:

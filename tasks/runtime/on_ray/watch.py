@@ -91,11 +91,14 @@ def _servers(session: RaySession | None) -> list[_Server]:
     schedulers = schedulers_here(session.address_info)
     head = session.address_info["gcs_address"]
     if session.is_private:
-        return [_Server("control server", head, 0.0), *(_Server("scheduler", one, 0.0) for one in schedulers)]
+        return [
+            _Server("control server", head, 0.0),
+            *(_Server("scheduler", scheduler, 0.0) for scheduler in schedulers),
+        ]
     # Ray ends this process when it has missed the node's scheduler for about 15 s.
     return [
         _Server("head", head, GONE_S),
-        *(_Server("node on this machine", one, LOOK_EVERY_S) for one in schedulers),
+        *(_Server("node on this machine", scheduler, LOOK_EVERY_S) for scheduler in schedulers),
     ]
 
 
@@ -166,27 +169,27 @@ def named_nodes() -> dict[str, dict[str, float]]:
 
 def on_gpu_nodes(ask: Callable[[], list[T]], patience_s: float = 60.0) -> list[T]:
     """What a function says on each living node that has a GPU; nothing of nodes that do not answer in time."""
-    asked = [
+    tasks = [
         ray.remote(ask)
         .options(num_cpus=0, scheduling_strategy=NodeAffinitySchedulingStrategy(node["NodeID"], soft=False))
         .remote()
         for node in ray.nodes()
         if node["Alive"] and node["Resources"].get("GPU", 0)
     ]
-    done, _ = ray.wait(asked, num_returns=len(asked), timeout=patience_s) if asked else ([], [])
-    return [one for found in ray.get(done) for one in found]
+    done, _ = ray.wait(tasks, num_returns=len(tasks), timeout=patience_s) if tasks else ([], [])
+    return [row for rows in ray.get(done) for row in rows]
 
 
-def fitting(found: list[dict[str, float]], cpus: float, gpus: float, memory_mb: int | None = None) -> int:
+def fitting(nodes: list[dict[str, float]], cpus: float, gpus: float, memory_mb: int | None = None) -> int:
     """How many such workers the nodes hold at once; a worker lies on one node."""
     wanted = {"CPU": max(cpus, 0.01), "GPU": gpus, "memory": (memory_mb or 0) * 2**20}
-    return sum(int(min(node.get(name, 0.0) / amount for name, amount in wanted.items() if amount)) for node in found)
+    return sum(int(min(node.get(name, 0.0) / amount for name, amount in wanted.items() if amount)) for node in nodes)
 
 
-def _have(found: list[dict[str, float]]) -> str:
-    each = sorted({(node.get("CPU", 0.0), node.get("GPU", 0.0), node.get("memory", 0.0) // 2**20) for node in found})
+def _have(nodes: list[dict[str, float]]) -> str:
+    each = sorted({(node.get("CPU", 0.0), node.get("GPU", 0.0), node.get("memory", 0.0) // 2**20) for node in nodes})
     shown = ", ".join(f"{cpus:g} CPUs, {gpus:g} GPUs and {memory:g} MB of memory" for cpus, gpus, memory in each)
-    return f"{len(found)} nodes of {shown}" if len(found) > 1 else shown or "no node"
+    return f"{len(nodes)} nodes of {shown}" if len(nodes) > 1 else shown or "no node"
 
 
 def _is_private() -> bool:

@@ -149,7 +149,7 @@ class RolloutEngine:
         for prompt in prompts:
             if len(prompt.ids) > cache.prompt:
                 raise GeofixError(f"a prompt has {len(prompt.ids)} tokens; prompt_tokens allows {cache.prompt}")
-        blind = [Sample(one.ids, [IGNORED] * len(one.ids), one.pixels, one.grids) for one in prompts]
+        blind = [Sample(prompt.ids, [IGNORED] * len(prompt.ids), prompt.pixels, prompt.grids) for prompt in prompts]
         batch = pack(blind, self.model.image_token, self.model.merge).to(self.device)
         ends = list(accumulate(batch.lengths))
         spans = [(place * cache.prompt, end - n, n) for place, end, n in zip(places, ends, batch.lengths, strict=True)]

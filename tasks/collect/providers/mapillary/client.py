@@ -94,14 +94,14 @@ class Mapillary(ServiceClient):
 
     async def images_by_id(self, ids: Sequence[str], fields: Sequence[str] = IMAGE_FIELDS) -> dict[str, dict[str, Any]]:
         """The images that exist of these, by id: an id that is not there is unknown to the service now."""
-        if not all(is_image_id(one) for one in ids):
+        if not all(is_image_id(image_id) for image_id in ids):
             raise ServiceError("mapillary", "rejected", "an image id is a string of digits")
         unique = list(dict.fromkeys(ids))
         groups = [unique[i : i + MAX_IDS] for i in range(0, len(unique), MAX_IDS)]
-        found: dict[str, dict[str, Any]] = {}
+        images: dict[str, dict[str, Any]] = {}
         for rows in await asyncio.gather(*(self._known(group, fields) for group in groups)):
-            found |= rows
-        return found
+            images |= rows
+        return images
 
     async def _known(self, ids: list[str], fields: Sequence[str]) -> dict[str, dict[str, Any]]:
         if not ids:
@@ -109,8 +109,8 @@ class Mapillary(ServiceClient):
         named: list[str] = []
 
         def classify(response: HttpResponse) -> ServiceError | None:
-            said = str((error_object(response) or {}).get("message", ""))
-            named[:] = [one for one in re.findall(r"\d+", said) if one in ids]
+            message = str((error_object(response) or {}).get("message", ""))
+            named[:] = [image_id for image_id in re.findall(r"\d+", message) if image_id in ids]
             return graph_error(response, self._http.secrets)
 
         params = {"ids": ",".join(ids), "fields": ",".join(fields)}
@@ -121,7 +121,7 @@ class Mapillary(ServiceClient):
                 raise
             # One unknown id spoils the whole request. The message usually names it; if not, halves find it.
             if named and len(named) < len(ids):
-                return await self._known([one for one in ids if one not in named], fields)
+                return await self._known([image_id for image_id in ids if image_id not in named], fields)
             half = len(ids) // 2
             return {} if half == 0 else await self._known(ids[:half], fields) | await self._known(ids[half:], fields)
         if not isinstance(value, dict):
@@ -176,8 +176,8 @@ class Mapillary(ServiceClient):
         )
         if response.status == 304:
             return None
-        given = response.headers.get("etag", "").strip()
-        return FetchedBytes(response.body, given if _ETAG.fullmatch(given) else "")
+        new_etag = response.headers.get("etag", "").strip()
+        return FetchedBytes(response.body, new_etag if _ETAG.fullmatch(new_etag) else "")
 
     async def tile(self, z: int, x: int, y: int) -> bytes:
         """The vector tile (Mapbox vector tile, version 2) that shows where imagery is; empty where there is none."""
@@ -198,8 +198,8 @@ class Mapillary(ServiceClient):
 
     def _classify_file(self, response: HttpResponse) -> ServiceError | None:
         if response.status in (401, 403, 410):
-            said = f"the signed address is past its time: {response.url}"
-            return ServiceError("mapillary", "expired", said, status=response.status)
+            detail = f"the signed address is past its time: {response.url}"
+            return ServiceError("mapillary", "expired", detail, status=response.status)
         return None
 
 
@@ -238,8 +238,8 @@ def box_error(response: HttpResponse, secrets: tuple[str, ...]) -> ServiceError 
 def _of(
     response: HttpResponse, error: dict[str, Any], kind: Kind, retryable: bool, secrets: tuple[str, ...]
 ) -> ServiceError:
-    said = said_at(safe_text(str(error.get("message", "")), secrets), response.url)
-    return ServiceError("mapillary", kind, said, status=response.status, retryable=retryable)
+    detail = said_at(safe_text(str(error.get("message", "")), secrets), response.url)
+    return ServiceError("mapillary", kind, detail, status=response.status, retryable=retryable)
 
 
 def error_object(response: HttpResponse) -> dict[str, Any] | None:
