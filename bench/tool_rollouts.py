@@ -39,11 +39,11 @@ from tasks.recipes.recipe import RECIPES
 from tasks.runtime.stage import open_inputs
 from tasks.services import Connections, connect
 from tasks.train.encoding import Encoder, Pictures, conversation_texts
-from tasks.train.fast.packing import Sample
 from tasks.train.loop import prepare_model
 from tasks.train.rollouts.source import Engines, Episode
 from tasks.train.samples import STAGE, compute
 from tasks.train.tiny import build_model, build_processor
+from tasks.train.token_samples import Sample
 from tasks.train.with_tools import Rollout, ToolRollouts, environment_maker, opening_prompt
 
 HELD_S = 120.0  # only so that a test that fails ends

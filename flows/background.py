@@ -35,7 +35,7 @@ from flows.servers import (
 from schemas.errors import GeofixError
 from tasks.lake import Lake
 from tasks.lake.state import keep_private
-from tasks.runtime.identity import code_version
+from tasks.runtime.items.identity import code_version
 
 ROOT = Path(__file__).resolve().parent.parent
 POOL = "geofix"

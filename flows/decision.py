@@ -29,7 +29,7 @@ from flows.states import REJECTED, WAITING
 from schemas.errors import StageRefused
 from tasks.lake import Lake
 from tasks.review import ReviewRefused, approve, auto_approve, newest_snapshot, reject
-from tasks.runtime.outcome import StageResult
+from tasks.runtime.items.outcome import StageResult
 from tasks.runtime.snapshots import checks_text, verdict_text
 
 logger = logging.getLogger("geofix.flows")

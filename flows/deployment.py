@@ -14,7 +14,7 @@ from schemas.config import Config
 from schemas.errors import GeofixError
 from schemas.load import ConfigError
 from tasks.lake.location import VARIABLES, Location
-from tasks.runtime.identity import code_version
+from tasks.runtime.items.identity import code_version
 
 logger = logging.getLogger("geofix.flows")
 

@@ -27,8 +27,8 @@ from schemas.extras import EXTRAS, install_command, missing_modules
 from tasks.lake import Lake
 from tasks.lake.location import Location
 from tasks.lake.state import state_folder
-from tasks.runtime.identity import code_version
-from tasks.runtime.model_pools import VLLM_PYTHON
+from tasks.runtime.items.identity import code_version
+from tasks.runtime.on_ray.model_pools import VLLM_PYTHON
 from tasks.services import MissingKeys, connect
 from tasks.train.opening import check_base, require_base
 

@@ -9,8 +9,8 @@ from tasks.lake import Commit
 from tasks.lake.maintain import Done
 from tasks.lake.maintain import maintain as maintain_lake
 from tasks.runtime.calls import commit_calls
-from tasks.runtime.identity import new_run_id
-from tasks.runtime.withdrawals import STAGE, end_withdrawn
+from tasks.runtime.items.identity import new_run_id
+from tasks.runtime.items.withdrawals import STAGE, end_withdrawn
 
 
 @flow(name="maintain")

@@ -18,8 +18,8 @@ from prometheus_client.registry import Collector
 from schemas.config import Config
 from tasks.lake import Lake
 from tasks.runtime.calls import spent_usd
-from tasks.runtime.identity import code_version
-from tasks.runtime.outcome import Tick
+from tasks.runtime.items.identity import code_version
+from tasks.runtime.items.outcome import Tick
 from tasks.runtime.steps import StepFile
 from tasks.services.rate_budget import BudgetFile
 

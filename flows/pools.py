@@ -21,7 +21,7 @@ from schemas.settings.models import TRAINED, pool_endpoint
 from schemas.settings.pools import Pool
 from tasks.lake import Lake
 from tasks.runtime.calls import book_gpu_seconds, spent_usd
-from tasks.runtime.model_pools import (
+from tasks.runtime.on_ray.model_pools import (
     LEASE_S,
     Keepers,
     PoolPlan,
@@ -30,12 +30,13 @@ from tasks.runtime.model_pools import (
     open_keepers,
     pool_address,
 )
-from tasks.runtime.ray_start import start_ray
-from tasks.runtime.ray_watch import nodes
+from tasks.runtime.on_ray.start import start_ray
+from tasks.runtime.on_ray.watch import nodes
 from tasks.runtime.stage import ColumnStage
 from tasks.services import BudgetExhausted
 
 RENEW_S = LEASE_S / 6
+SERVER = "infra.serve.server:served_app"  # of the engine `embedded`, imported by its replicas
 
 logger = logging.getLogger("geofix.pools")
 
@@ -223,23 +224,23 @@ def pool_plan(name: str, settings: Pool, lake: Lake) -> PoolPlan:
     """How a pool of the settings is brought up; InputError if its trained model is not in the lake."""
     kind, _, model_id = settings.model.partition(":")
     if kind != TRAINED or not model_id:
-        return PoolPlan(name, settings, settings.model, settings.model)
+        return PoolPlan(name, settings, settings.model, settings.model, SERVER)
     models = lake.read("models")
     rows = models.filter(pl.col("model_id") == model_id)
     if rows.is_empty():
         known = ", ".join(models["model_id"].to_list()[-3:]) or "none"
         raise InputError(f"models.pools.{name}.model: the lake has no trained model '{model_id}'; its newest: {known}")
     plan = _trained_plan(name, settings, lake, rows["checkpoint"][-1])
-    return PoolPlan(name, settings, settings.model, plan.source)
+    return PoolPlan(name, settings, settings.model, plan.source, SERVER)
 
 
 def _trained_plan(name: str, settings: Pool, lake: Lake, stored: str) -> PoolPlan:
     if lake.blobs.is_local:
         folder = lake.blobs.pull(stored).absolute()
-        return PoolPlan(name, settings, folder.name, str(folder))
+        return PoolPlan(name, settings, folder.name, str(folder), SERVER)
     if settings.engine == "embedded":
         raise InputError(f"models.pools.{name}: only engine vllm reads checkpoints from an object store ({lake.uri})")
-    return PoolPlan(name, settings, stored.rstrip("/").rpartition("/")[2], lake.blobs.uri(stored))
+    return PoolPlan(name, settings, stored.rstrip("/").rpartition("/")[2], lake.blobs.uri(stored), SERVER)
 
 
 def _refuse_jobs(config: Config) -> None:

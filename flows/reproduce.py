@@ -28,7 +28,7 @@ from tasks.agent.attempt import TRAINED, newest_model
 from tasks.evaluate.reproduction import Answered, Reproduction, RowResult, measure
 from tasks.lake import Lake
 from tasks.reward.metrics import Metric
-from tasks.runtime.outcome import StageResult
+from tasks.runtime.items.outcome import StageResult
 from tasks.runtime.runner import digest
 from tasks.runtime.snapshots import Snapshot, approved_snapshot
 from tasks.runtime.stage import open_inputs

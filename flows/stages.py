@@ -20,7 +20,7 @@ from flows.trained import trained_model
 from schemas.config import section_of
 from tasks.review import newest_snapshot, renew_site
 from tasks.review.suites import require_suites
-from tasks.runtime.outcome import StageResult, Tick
+from tasks.runtime.items.outcome import StageResult, Tick
 from tasks.runtime.runner import ColumnStage, Stage, run
 from tasks.runtime.snapshots import approved_snapshot, find_snapshot
 from tasks.runtime.stage import Context

@@ -8,7 +8,7 @@ from prefect import State
 from prefect.states import Completed
 
 from schemas.errors import Outage
-from tasks.runtime.outcome import StageResult
+from tasks.runtime.items.outcome import StageResult
 from tasks.services.errors import ServiceError
 
 FAILED_ROWS = "FailedRows"  # everything ran, but some rows failed and are retried by the next run

@@ -87,7 +87,7 @@ def mcp(
     from tasks.agent.mcp_server import build_server, serve_stdio
     from tasks.agent.tools import TOOLS
     from tasks.recipes.recipe import RECIPES
-    from tasks.runtime.identity import code_version
+    from tasks.runtime.items.identity import code_version
 
     offered = {name: recipe.prompt.tools for name, recipe in RECIPES.items()}
     choices = {"all": tuple(TOOLS)} | {name: some for name, some in offered.items() if some}

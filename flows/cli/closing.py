@@ -16,7 +16,7 @@ from tasks.evaluate.coverage import benchmark_coverage
 from tasks.evaluate.score_report import format_metric, newest_evaluations
 from tasks.lake import Lake
 from tasks.review.coverage import coverage, coverage_lines
-from tasks.runtime.outcome import StageResult
+from tasks.runtime.items.outcome import StageResult
 from tasks.runtime.report import report_folder
 
 SPLITS = ("train", "validation", "benchmark")

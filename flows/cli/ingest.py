@@ -16,11 +16,11 @@ from flows.cli.printing import print_json, program
 from flows.cli.running import prefect_ready, shown_progress
 from schemas.load import ConfigError
 from tasks.geo.cell_split import SPLITS
-from tasks.ingest import IngestResult, Survey, TableRefused, check_dataset, dataset_name, split_forecast, survey_table
+from tasks.ingest import IngestResult, Survey, TableRefused, check_dataset, dataset_name, survey_table
 from tasks.ingest.refusal import FIXES
 from tasks.lake import Lake
 from tasks.plan.strata import PlanStrata
-from tasks.runtime.ray_start import check_temporary_folder
+from tasks.runtime.on_ray.start import check_temporary_folder
 from tasks.services.errors import safe_text
 
 
@@ -50,8 +50,7 @@ def run_ingest(file: Path, call: Call) -> int:
         raise UsageError(str(refused)) from refused
     lake = Lake(config.lake)
     with shown_progress(call) as shown:
-        forecast = split_forecast(survey, config.ingest, config.plan)
-        shown.say("\n".join(filter(None, (opening_words(survey, dataset), forecast and f"note: {forecast}"))))
+        shown.say(opening_words(survey, dataset))
         with prefect_ready(lake, shown, call.debug, config.flows.record_commands):
             result = _run_flow(survey, call)
     if call.as_json:

@@ -20,7 +20,7 @@ from tasks.lake.maintain import maintain
 from tasks.lake.migrate import migrate, pending_migrations
 from tasks.lake.trace import trace
 from tasks.lake.verify import verify
-from tasks.runtime.identity import new_run_id
+from tasks.runtime.items.identity import new_run_id
 
 
 def list_tables(call: Call) -> int:

@@ -13,7 +13,7 @@ from flows.cli.printing import print_json
 from schemas.errors import InputError
 
 if TYPE_CHECKING:
-    from tasks.runtime.model_pools import PoolPlan, PoolState
+    from tasks.runtime.on_ray.model_pools import PoolPlan, PoolState
 
 GROUP = "Servers and more"
 FOREVER_S = float("inf")
@@ -44,8 +44,8 @@ def pools(
     from flows.pools import pool_plan
     from schemas.settings.models import TRAINED
     from tasks.lake import Lake
-    from tasks.runtime.model_pools import check_gpus, check_python, open_keepers, pool_address
-    from tasks.runtime.ray_watch import nodes
+    from tasks.runtime.on_ray.model_pools import check_gpus, check_python, open_keepers, pool_address
+    from tasks.runtime.on_ray.watch import nodes
 
     config = call.options().resolve()
     settings = {name: pool for name, pool in config.models.pools.items() if name != TRAINED}

@@ -95,7 +95,7 @@ def run(
         )
     call = with_budget(dataclasses.replace(call, snapshot=snapshot), budget)
     if dry_run:
-        from flows.cli.recipe_plan import recipe_dry_run
+        from flows.cli.dry_run import recipe_dry_run
 
         return recipe_dry_run(call, STAGES[STAGES.index(first) : STAGES.index(last) + 1])
     return run_choosing("pipeline", call, redo, keep, first=first, last=last)

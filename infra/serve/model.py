@@ -17,13 +17,12 @@ from schemas.errors import GeofixError
 from tasks.agent.tagged import NotTaggable
 from tasks.train.encoding import Encoder, PlainEncoder
 from tasks.train.fast.families import FAMILIES, fast_model
-from tasks.train.fast.layout import Grid
-from tasks.train.fast.packing import Sample
 from tasks.train.fast.padding import pad_vision
 from tasks.train.loading import load_model, open_processor
 from tasks.train.plain import PlainModel
 from tasks.train.rollouts.sampling import Sampling
 from tasks.train.rollouts.source import Engines
+from tasks.train.token_samples import Grid, Sample
 from tasks.train.trainable import TrainableModel
 
 BATCH = 16  # conversations decoded side by side

@@ -90,6 +90,7 @@ class Table:
     about: str = ""
     lives_with: str = ""  # a table whose key is a column here: a row ends when the row it names does
     shared: bool = False  # several stages may write it; each row belongs to the stage it names
+    keeps_versions: bool = True  # a redone item's old rows stay as tombstones; false: they are deleted, unasked
     expects: tuple[Expectation, ...] = ()  # besides what its columns promise in every table
     renamed: Mapping[str, str] = field(default_factory=dict)  # column -> its name in an earlier release
 

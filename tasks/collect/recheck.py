@@ -239,7 +239,6 @@ STAGE = Stage(
     resources=Resources(cpus=1, concurrency=4 * AT_ONCE, chunk=AT_ONCE),
     services=lambda settings: settings.providers,
     keeps_history=True,  # what was said of a picture stands while nothing else is said
-    keeps_versions=False,  # the next check replaces the last
     identity=lambda settings: {},  # what is due says all
     unhashed=("refused", "source"),
 )

@@ -5,7 +5,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-import numpy as np
 import polars as pl
 
 from schemas.errors import InputError
@@ -72,7 +71,6 @@ def rename_columns(table: pl.DataFrame, chosen: Mapping[str, str], path: str) ->
 
 
 FORMATS = {".jsonl": "jsonl", ".ndjson": "jsonl", ".csv": "csv", ".tsv": "tsv", ".parquet": "parquet", ".pq": "parquet"}
-_FIRST_ROWS = 1000  # whose fields are taken for those of all rows, until one differs
 _ENOUGH_LONG_IDS = 20  # by chance, 20 long ids are all round in binary once in a million files
 
 _ENOUGH_ZEROS = 3  # long ids that end in four zeros: by chance once in a million million
@@ -163,9 +161,6 @@ def _separator(path: Path, kind: str) -> str:
 
 
 def _read_json_lines(path: Path) -> pl.DataFrame:
-    fast = _read_plain_json_lines(path)
-    if fast is not None:
-        return fast
     columns: dict[str, list[str | None]] = {}
     height = 0
     for number, row in _json_rows(path):
@@ -179,56 +174,6 @@ def _read_json_lines(path: Path) -> pl.DataFrame:
     for column in columns.values():
         column.extend([None] * (height - len(column)))
     return pl.DataFrame(columns, schema=dict.fromkeys(columns, pl.String))
-
-
-def _read_plain_json_lines(path: Path) -> pl.DataFrame | None:
-    """The rows by Polars' own reader, where every field is of one plain type; None leaves it to the careful reader.
-
-    Ids must be text: a reader that guesses types would turn long numbers into floats. It spells a number among the
-    ids anew, so the ids in quotes are counted.
-    """
-    data = path.read_bytes()
-    table = _plain_table(data)
-    if table is None:
-        return None
-    kinds = table.schema
-    if kinds.get("id") != pl.String or any(kind.is_nested() or kind == pl.Boolean for kind in kinds.values()):
-        return None
-    plain = all(kinds[name].is_numeric() for name in COORDINATES if name in kinds)
-    # The reader turns numbers beside texts into text of its own spelling.
-    if not plain or kinds.get("answer", pl.String) != pl.String:
-        return None
-    return table if _all_quoted(data, table) else None
-
-
-def _plain_table(data: bytes) -> pl.DataFrame | None:
-    """The fields as the first rows have them if no later row has another one, else as all rows have them."""
-    for known_by in (_FIRST_ROWS, None):
-        try:
-            table = pl.read_ndjson(data, infer_schema_length=known_by)
-        except (pl.exceptions.PolarsError, UnicodeDecodeError):
-            continue  # a later row has another type
-        cells = table.height * table.width
-        # Every key is followed by these two bytes: as many as cells means that no field was left out. One byte is
-        # counted ten times faster than two, and tells where no text holds a colon.
-        if known_by is None or _times(data, b":") == cells or data.count(b'":') == cells:
-            return table
-    return None
-
-
-def _all_quoted(data: bytes, table: pl.DataFrame) -> bool:
-    """Whether every id is a text in the file; where nothing is escaped the quotes of all keys and texts add up."""
-    if b"\\" not in data:
-        texts = sum(table.height - table[name].null_count() for name, kind in table.schema.items() if kind == pl.String)
-        if _times(data, b'"') == 2 * (table.height * table.width + texts):
-            return True
-    return data.count(b'"id":"') + data.count(b'"id": "') == table.height
-
-
-def _times(data: bytes, byte: bytes) -> int:
-    """How often a byte occurs, a piece that fits a cache at a time."""
-    every, wanted, piece = np.frombuffer(data, np.uint8), byte[0], 1 << 18
-    return sum(int(np.count_nonzero(every[at : at + piece] == wanted)) for at in range(0, len(every), piece))
 
 
 def _json_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:

@@ -14,7 +14,7 @@ from tasks.geo.atlas import countries, outlines
 from tasks.lake import Lake
 from tasks.plan.cities import choose_cities
 from tasks.plan.stage import plan_identity, planned
-from tasks.runtime.identity import digest
+from tasks.runtime.items.identity import digest
 from tasks.runtime.report import MADE_FROM, Report, markdown_table, report_folder, write_files
 
 SCALE = 2  # drawn twice as large and reduced: smooth lines without a plotting library

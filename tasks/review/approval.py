@@ -11,9 +11,9 @@ from schemas.errors import GeofixError
 from tasks.lake import Commit, Lake
 from tasks.review.evidence import snapshot_id as snapshot_id_of
 from tasks.review.site import renew_site
-from tasks.runtime.identity import code_version, digest, new_run_id
+from tasks.runtime.items.identity import code_version, digest, new_run_id
+from tasks.runtime.items.stage_lock import stage_lock
 from tasks.runtime.snapshots import decision_text, find_snapshot
-from tasks.runtime.stage_lock import stage_lock
 
 Decide = TypeVar("Decide", bound=Callable[..., dict[str, Any]])
 

@@ -12,7 +12,7 @@ from schemas.tables import SYSTEM_COLUMNS
 from schemas.tables import TABLES as CONTRACTS
 from tasks.lake import Lake
 from tasks.lake.withdrawn import REASON as WITHDRAWN
-from tasks.runtime.outcome import REJECTED
+from tasks.runtime.items.outcome import REJECTED
 from tasks.runtime.runner import digest
 
 TABLES = ("places", "images", "gaps", "labels", "rejects", "failures", "runs")

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 
 from schemas.errors import GeofixError, InputError
 from tasks.lake import Commit, Lake
-from tasks.runtime.identity import code_version, digest, new_run_id
+from tasks.runtime.items.identity import code_version, digest, new_run_id
 from tasks.runtime.snapshots import Snapshot, decision_text, find_snapshot
 from tasks.runtime.stage import Inputs
 

@@ -14,7 +14,7 @@ from tasks.lake import Commit, Lake
 from tasks.review.site import renew_site, site_settings
 from tasks.review.site.page import Source
 from tasks.review.site.precision import Precision, label_text, precision_of, sampled_ids
-from tasks.runtime.identity import code_version, digest, new_run_id
+from tasks.runtime.items.identity import code_version, digest, new_run_id
 from tasks.runtime.snapshots import find_snapshot
 
 STAGE_NAME = "review.marks"

@@ -21,7 +21,7 @@ from tasks.review.site.page import Source
 from tasks.review.site.transcript import conversation
 from tasks.review.site.words import place_name
 from tasks.reward.metrics import geoscore
-from tasks.runtime.identity import code_version, digest, new_run_id
+from tasks.runtime.items.identity import code_version, digest, new_run_id
 from tasks.runtime.labelled import ON_THE_GROUND
 
 STAGE_NAME = "review.play"

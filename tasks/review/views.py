@@ -13,7 +13,7 @@ from tasks.imaging.perspective import Panorama, View, yaw_of_bearing
 from tasks.lake import Commit, Lake
 from tasks.lake.image_store import CorruptImage
 from tasks.lake.reading import newest_versions
-from tasks.runtime.identity import code_version, digest, new_run_id
+from tasks.runtime.items.identity import code_version, digest, new_run_id
 
 SHORTEST = 6  # letters of an id that is cut short
 SHOWN = 5  # ids that share a beginning

@@ -22,8 +22,8 @@ from tasks.review.evidence import COLLECT
 from tasks.review.export import Copy, exports_of
 from tasks.review.site import renew_site
 from tasks.review.site.thumbnails import forget_pictures
-from tasks.runtime.identity import code_version, digest, new_run_id
-from tasks.runtime.withdrawals import STAGE, delete_files, end_rows
+from tasks.runtime.items.identity import code_version, digest, new_run_id
+from tasks.runtime.items.withdrawals import STAGE, delete_files, end_rows
 
 Rule = Literal["image", "creator", "licence"]
 

@@ -37,7 +37,7 @@ from tasks.services.chat_reply import (
 )
 from tasks.services.connections import ChatConnection, Models, Target
 from tasks.services.errors import HttpResponse, Kind, ServiceError, error_by_status, safe_text, safe_url, said_at
-from tasks.services.http import HttpClient
+from tasks.services.http import Expected, HttpClient, PaidCall
 from tasks.services.meter import count
 from tasks.services.transport import Connection, HttpRequest, HttpTransport
 
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 
 class RayActors:
-    """Sends each request to the next of some named actors (`tasks/runtime/engine_actor.py`)."""
+    """Sends each request to the next of some named actors (`tasks/runtime/on_ray/engine_actor.py`)."""
 
     def __init__(self, connection: Connection, names: Sequence[str]) -> None:
         self._service, self._total_s = connection.service, connection.endpoint.total_timeout_s
@@ -106,6 +106,7 @@ class OpenAIServer:
         actors: tuple[str, ...] = getattr(connection.endpoint, "actors", ())
         send = RayActors(connection, actors).send if actors else self._send
         self.http = HttpClient(connection, send=send, **http_options)
+        self._expected = Expected(classify=self._classify, check=self._check_error)
         self._client: openai.AsyncOpenAI | None = None
         self._only_model: str | None = None
         self._share = 0.5  # of the most tokens that a request may have, what requests here usually have
@@ -128,11 +129,9 @@ class OpenAIServer:
             completion, response = await self.http.request_json(
                 "POST",
                 "/chat/completions",
-                json_body=b'{"messages":' + messages_json + b"," + others[1:],
-                weight=most * self._share,
-                idempotency_key=call_id,
-                classify=self._classify,
-                check_json=self._check_error,
+                body=b'{"messages":' + messages_json + b"," + others[1:],
+                expected=self._expected,
+                paid=PaidCall(call_id, most * self._share),
             )
         except MalformedCall as error:
             usage = Usage(0, 0, None if target.price is None else 0.0, error.attempts or 1)
@@ -153,9 +152,7 @@ class OpenAIServer:
         """The vectors of texts, one row a text, in the order asked, and what they used."""
         # An empty text is refused by the protocol; a space has a vector, and no level compares it.
         body = {"model": model, "input": [text or " " for text in texts], "encoding_format": "float"}
-        value, response = await self.http.request_json(
-            "POST", "/embeddings", json_body=body, classify=self._classify, check_json=self._check_error
-        )
+        value, response = await self.http.request_json("POST", "/embeddings", body=body, expected=self._expected)
         try:
             ordered = sorted(part(value, "data") or [], key=lambda row: int(row["index"]))
             vectors = np.array([row["embedding"] for row in ordered], dtype=np.float64)
@@ -167,7 +164,7 @@ class OpenAIServer:
 
     async def models(self) -> list[str]:
         """Names of the models served."""
-        value, _ = await self.http.request_json("GET", "/models", classify=self._classify, check_json=self._check_error)
+        value, _ = await self.http.request_json("GET", "/models", expected=self._expected)
         rows = part(value, "data")
         names = [part(row, "id") for row in rows] if isinstance(rows, list) else [None]
         if not all(isinstance(name, str) for name in names):

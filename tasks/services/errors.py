@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Literal, TypeVar, get_args
 from urllib.parse import parse_qsl, quote, urlsplit
 
@@ -119,6 +120,10 @@ class HttpResponse:
 
     def json(self) -> Any:
         """The body as JSON, or ValueError."""
+        return self._json
+
+    @cached_property
+    def _json(self) -> Any:
         try:
             return json.loads(self.body)
         except RecursionError:

@@ -18,7 +18,7 @@ from schemas.settings.services import MapsEndpoint
 from tasks.geo.distance import distance_km
 from tasks.geo.gcj02 import gcj02_to_wgs84, in_china, wgs84_to_gcj02
 from tasks.services.errors import HttpResponse, Kind, ServiceError, safe_url
-from tasks.services.http import ServiceClient, key_header
+from tasks.services.http import Expected, ServiceClient, key_header
 from tasks.services.transport import Connection
 
 PICTURE_PX = 512
@@ -74,7 +74,7 @@ class Maps(ServiceClient):
             "key": "".join(self._http.secrets),
         }
         accepted = ("image/png", "image/jpeg", "application/json")
-        response = await self._http.request("GET", "/v3/staticmap", params=params, accept=accepted)
+        response = await self._http.get("/v3/staticmap", params, expected=Expected(accepted))
         if response.content_type.startswith("image/"):
             return response.body
         try:
@@ -201,7 +201,7 @@ class GoogleMaps(ServiceClient):
             "key": "".join(self._http.secrets),
         }
         url = f"{self._pictures}/maps/api/staticmap"
-        response = await self._http.request("GET", url=url, params=params, accept=("image/png", "image/jpeg"))
+        response = await self._http.fetch(url, params, expected=Expected(("image/png", "image/jpeg")))
         return response.body
 
     async def _ask(
@@ -209,7 +209,11 @@ class GoogleMaps(ServiceClient):
     ) -> tuple[Any, HttpResponse]:
         headers = {"X-Goog-FieldMask": ",".join(fields)} if fields else {}
         return await self._http.request_json(
-            method, path, json_body=body, headers=headers, classify=self._classify, check_json=self._is_object
+            method,
+            path,
+            body=body,
+            headers=headers,
+            expected=Expected(classify=self._classify, check=self._is_object),
         )
 
     def _classify(self, response: HttpResponse) -> ServiceError | None:

@@ -123,9 +123,9 @@ def chosen_recipes(settings: SynthesizeSettings) -> tuple[str, ...]:
     return (settings.recipe, *settings.further_recipes)
 
 
-def scope(settings: SynthesizeSettings) -> tuple[str, ...]:
-    """The recipes a run is about; trajectories of others stand."""
-    return tuple(f"{recipe}:" for recipe in chosen_recipes(settings))
+def of_other_recipes(settings: SynthesizeSettings, item_id: pl.Expr) -> pl.Expr:
+    """Whether a trajectory is of a recipe that the run is not about: it stands."""
+    return ~pl.any_horizontal([item_id.str.starts_with(f"{recipe}:") for recipe in chosen_recipes(settings)])
 
 
 def identity(settings: SynthesizeSettings) -> Any:
@@ -264,7 +264,7 @@ STAGE = Stage(
     roles=roles,
     version=3,
     identity=identity,
-    scope=scope,
+    keeps_history=of_other_recipes,
     snapshot=True,
     unhashed=("snapshot_id", "note_id"),
 )

@@ -31,9 +31,8 @@ from schemas.messages import image_reference, image_references, parts_of, texts_
 from tasks.agent.render import chat_template, render_text, turns_with_tools
 from tasks.imaging.images import model_view
 from tasks.lake.image_store import ImageStore
-from tasks.train.fast.layout import Grid
-from tasks.train.fast.packing import IGNORED, Sample
 from tasks.train.plain import PlainModel, as_pixels
+from tasks.train.token_samples import IGNORED, Grid, Sample
 from tasks.train.trainable import TrainableModel
 
 CACHE_BYTES = 256 * 1024 * 1024

@@ -92,7 +92,7 @@ def is_for_vllm(settings: TrainSettings) -> bool:
         return False
     if settings.base != "tiny" and training_path(base_folder(settings.base)) != "packed":
         return False
-    from tasks.runtime.model_pools import vllm_python  # and with it Ray
+    from tasks.runtime.on_ray.model_pools import vllm_python  # and with it Ray
 
     return shutil.which(vllm_python(settings.grpo.vllm.python)) is not None
 

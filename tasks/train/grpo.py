@@ -17,9 +17,8 @@ from schemas.settings.train import GrpoSettings, TrainSettings
 from tasks.reward.advantage import advantages
 from tasks.train.checkpoints import Progress
 from tasks.train.encoding import CACHE_BYTES, Ahead
-from tasks.train.fast.grouped import Completion, Group
 from tasks.train.fast.layout import sent
-from tasks.train.fast.packing import PackLimit, Sample
+from tasks.train.fast.packing import PackLimit
 from tasks.train.fast.parts import HostMemory
 from tasks.train.loop import Figures, Pending
 from tasks.train.policy_loss import objective, token_weights
@@ -27,6 +26,7 @@ from tasks.train.ranks import ALONE, Ranks, gathered
 from tasks.train.rollouts.source import Episode, Judged, Rollouts, Scorer
 from tasks.train.schedule import rate_share
 from tasks.train.supervised import BYTES_A_PIXEL, on_device
+from tasks.train.token_samples import Completion, Group, Sample
 from tasks.train.trainable import TrainableModel
 
 

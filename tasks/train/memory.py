@@ -112,6 +112,10 @@ class Needed:
     def total(self) -> float:
         return float(sum(asdict(self).values())) * FRAGMENTS + OVERHEAD_GIB * GIB
 
+    def to_dict(self) -> dict[str, float]:
+        """Every part, and the total."""
+        return asdict(self) | {"total": self.total}
+
 
 def memory_needed(shape: Shape, settings: TrainSettings, phase: TrainingPhase, load: Load) -> Needed:
     """The peak of a training step."""

@@ -11,8 +11,8 @@ from typing import Any
 
 from schemas.errors import GeofixError
 from schemas.settings.train import TrainSettings
-from tasks.runtime.placement import Wanted, place
-from tasks.runtime.ray_watch import named_nodes
+from tasks.runtime.on_ray.placement import Wanted, place
+from tasks.runtime.on_ray.watch import named_nodes
 from tasks.train.result import partial_folder
 
 logger = logging.getLogger(__name__)

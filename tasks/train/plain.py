@@ -16,9 +16,7 @@ from typing import Any
 import torch
 from PIL import Image
 
-from tasks.train.fast.grouped import Group
-from tasks.train.fast.layout import Grid
-from tasks.train.fast.packing import IGNORED, Sample
+from tasks.train.token_samples import IGNORED, Grid, Group, Sample
 from tasks.train.trainable import TrainableModel
 
 TOKEN_TYPES = ("token_type_ids", "mm_token_type_ids")  # inputs of some models: 1 where a token is a picture's

@@ -17,7 +17,7 @@ from schemas.errors import InputError
 from schemas.settings.train import RehearsalSettings
 from tasks.train.chain import rehearsal_file
 from tasks.train.encoding import Encoder
-from tasks.train.fast.packing import Sample
+from tasks.train.token_samples import Sample
 
 COLUMNS = ("messages", "images")
 

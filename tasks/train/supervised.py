@@ -15,10 +15,11 @@ from schemas.settings.train import TrainSettings, TunerSettings
 from tasks.train.checkpoints import Progress
 from tasks.train.encoding import CACHE_BYTES, Ahead
 from tasks.train.fast.layout import sent
-from tasks.train.fast.packing import IGNORED, PackLimit, Sample, bins
+from tasks.train.fast.packing import PackLimit, bins
 from tasks.train.loop import Figures, Pending
 from tasks.train.ranks import ALONE, Ranks
 from tasks.train.schedule import rate_share, steps_of
+from tasks.train.token_samples import IGNORED, Sample
 from tasks.train.trainable import TrainableModel
 
 logger = logging.getLogger(__name__)

@@ -21,7 +21,6 @@ from tasks.services import Connections
 from tasks.train.chain import Link, samples_of, vocabulary_samples
 from tasks.train.encoding import Encoder, Pictures, conversation_texts, open_encoder
 from tasks.train.fast.model import FastModel
-from tasks.train.fast.packing import Sample
 from tasks.train.fitting import forecast_phase
 from tasks.train.grpo import Grpo, Reference
 from tasks.train.job import Job, run_job
@@ -37,6 +36,7 @@ from tasks.train.rollouts.vllm_engines import VllmEngines
 from tasks.train.stored import StoredJob
 from tasks.train.supervised import Supervised
 from tasks.train.tiny import build_model, build_processor
+from tasks.train.token_samples import Sample
 from tasks.train.trainable import TrainableModel
 from tasks.train.validation import NEW_TOKENS, validator
 from tasks.train.with_tools import ToolRollouts, environment_maker, opening_prompt

@@ -10,9 +10,10 @@ import torch
 
 from tasks.reward.metrics import THRESHOLDS_KM
 from tasks.train.encoding import Encoder
-from tasks.train.fast.packing import IGNORED, Sample, bins
+from tasks.train.fast.packing import bins
 from tasks.train.loop import Figures
 from tasks.train.rollouts.source import Judged, Rollouts, Scorer
+from tasks.train.token_samples import IGNORED, Sample
 from tasks.train.trainable import TrainableModel
 
 NEW_TOKENS = 512

@@ -41,11 +41,9 @@ from tasks.lake.image_store import ImageStore
 from tasks.recipes.recipe import rollout_prompt
 from tasks.services import Connections
 from tasks.train.encoding import Encoder
-from tasks.train.fast.grouped import Completion
-from tasks.train.fast.layout import Grid
-from tasks.train.fast.packing import IGNORED, Sample
 from tasks.train.rollouts.sampling import Sampling
 from tasks.train.rollouts.source import Episode, RolloutEngines
+from tasks.train.token_samples import IGNORED, Completion, Grid, Sample
 
 GATHER_S = 0.05  # a step of the engine costs the same for one rollout as for many: few are not started alone
 SLACK = 4  # a quarter more than the longest: an engine is made anew, and emptied before, for what does not fit

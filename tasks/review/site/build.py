@@ -23,7 +23,7 @@ from tasks.review.site.blocks import Block
 from tasks.review.site.files import Folder, script
 from tasks.review.site.page import GROUPS, Page, Source, code_digest
 from tasks.review.site.thumbnails import write_pictures
-from tasks.runtime.identity import digest
+from tasks.runtime.items.identity import digest
 
 HERE = Path(__file__).parent
 ASSETS = HERE / "assets"

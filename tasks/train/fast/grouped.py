@@ -7,35 +7,12 @@ prompt and completion computed together for every rollout, at a fraction of the 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import torch
 
-from tasks.train.fast.layout import Grid
-from tasks.train.fast.packing import Packed, Sample, positions_of
-
-
-@dataclass(frozen=True)
-class Completion:
-    """What followed a prompt: the policy's tokens and, with tools, what the tools answered."""
-
-    ids: Sequence[int]
-    is_policy: Sequence[bool]  # which tokens the policy wrote
-    pixels: torch.Tensor | None = None  # of pictures that tools returned
-    grids: tuple[Grid, ...] = ()
-
-
-@dataclass(frozen=True)
-class Group:
-    """A prompt and some of its completions."""
-
-    prompt: Sample
-    completions: tuple[Completion, ...]
-
-    @property
-    def tokens(self) -> int:
-        return len(self.prompt.ids) + sum(len(completion.ids) for completion in self.completions)
+from tasks.train.fast.packing import Packed, positions_of
+from tasks.train.token_samples import Grid, Group
 
 
 def pack_groups(groups: Sequence[Group], image_token: int, merge: int) -> Packed:

@@ -20,10 +20,11 @@ from schemas.errors import GeofixError
 from tasks.train.fast.adapters import Weight, linear, weight_of
 from tasks.train.fast.attention import attend, rotate
 from tasks.train.fast.flops import step_flops
-from tasks.train.fast.grouped import Group, pack_groups
-from tasks.train.fast.layout import Grid, Segments, VisionLayout, VisionShape, vision_layout
+from tasks.train.fast.grouped import pack_groups
+from tasks.train.fast.layout import Segments, VisionLayout, VisionShape, vision_layout
 from tasks.train.fast.loss import cross_entropy, token_log_probs
-from tasks.train.fast.packing import IGNORED, Packed, Sample, pack
+from tasks.train.fast.packing import Packed, pack
+from tasks.train.token_samples import IGNORED, Grid, Group, Sample
 from tasks.train.trainable import TrainableModel
 
 GRAPHS = 64  # compiled versions of one function, at most

@@ -14,20 +14,8 @@ import torch
 from numpy.typing import NDArray
 
 from schemas.errors import GeofixError
-from tasks.train.fast.layout import Grid, sent
-
-IGNORED = -100  # the label of a token that is not trained, as in transformers
-
-
-@dataclass(frozen=True)
-class Sample:
-    """One conversation as token ids, with its pictures as the image processor gives them."""
-
-    ids: Sequence[int]
-    labels: Sequence[int]  # as long as ids; IGNORED where the token is not the assistant's
-    pixels: torch.Tensor | None = None  # patches x values
-    grids: tuple[Grid, ...] = ()
-    seed: int | None = None  # of what is drawn after it, where `Sampling.seeded`; None: any
+from tasks.train.fast.layout import sent
+from tasks.train.token_samples import IGNORED, Grid, Sample
 
 
 @dataclass(frozen=True)

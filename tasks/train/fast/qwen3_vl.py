@@ -16,9 +16,10 @@ import torch.nn.functional as F
 
 from tasks.train.fast.adapters import linear, weight_of
 from tasks.train.fast.attention import attend, rotate_vision
-from tasks.train.fast.layout import Grid, VisionLayout, VisionShape, picture_layout, sent, vision_layout
+from tasks.train.fast.layout import VisionLayout, VisionShape, picture_layout, sent, vision_layout
 from tasks.train.fast.model import FastModel, Pictures, Weights, rms_norm, text_after
 from tasks.train.fast.packing import Packed
+from tasks.train.token_samples import Grid
 
 NORM_EPSILON = 1e-6
 WHOLE_PICTURE = 1 << 20  # a window that no picture exceeds

@@ -16,9 +16,10 @@ import torch.nn.functional as F
 
 from schemas.errors import GeofixError
 from tasks.train.fast.model import FastModel, Weights, text_after, text_before
-from tasks.train.fast.packing import IGNORED, Sample, pack
+from tasks.train.fast.packing import pack
 from tasks.train.rollouts.cache import GroupCache
 from tasks.train.rollouts.sampling import Sampling, chances, draw
+from tasks.train.token_samples import IGNORED, Sample
 
 CHECK = 16  # decoding steps between two looks at which rollouts have ended
 PREFILL = 6144  # tokens of prompts computed together: two of 2 megapixels, more of small ones

@@ -14,13 +14,12 @@ from tasks.agent.grounding import ground
 from tasks.recipes.rewards import reward_for
 from tasks.reward.outcome import Excluded, truth_of
 from tasks.services import Connections
-from tasks.train.fast.grouped import Completion
 from tasks.train.fast.model import FastModel
-from tasks.train.fast.packing import Sample
 from tasks.train.plain import PlainModel
 from tasks.train.rollouts.engine import Rollout, RolloutEngine
 from tasks.train.rollouts.plain import PlainEngine
 from tasks.train.rollouts.sampling import Sampling
+from tasks.train.token_samples import Completion, Sample
 from tasks.train.trainable import TrainableModel
 
 ROUND = 64  # prompt capacities are multiples: fewer engines, and fewer graphs to capture

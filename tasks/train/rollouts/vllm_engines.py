@@ -34,16 +34,16 @@ from torch.multiprocessing.reductions import reduce_tensor
 
 from schemas.errors import GeofixError
 from schemas.settings.train import RolloutVllmSettings
-from tasks.runtime.model_pools import VLLM_PYTHON, vllm_python
+from tasks.runtime.on_ray.model_pools import VLLM_PYTHON, vllm_python
 from tasks.train.encoding import Encoder
 from tasks.train.fast.adapters import merged_state
 from tasks.train.fast.model import FastModel
-from tasks.train.fast.packing import Sample
 from tasks.train.fast.padding import plain_state
 from tasks.train.rollouts import vllm_program
 from tasks.train.rollouts.engine import Rollout
 from tasks.train.rollouts.sampling import Sampling
 from tasks.train.rollouts.source import RolloutEngines
+from tasks.train.token_samples import Sample
 
 LOOK_S = 0.02  # between two looks for prompts that have come while others are being written
 LOG_LINES = 60

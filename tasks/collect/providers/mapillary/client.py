@@ -9,7 +9,7 @@ from typing import Any
 from schemas.settings.services import MapillaryEndpoint
 from tasks.collect.providers.provider import FetchedBytes
 from tasks.services.errors import Classify, HttpResponse, Kind, ServiceError, safe_text, safe_url, said_at
-from tasks.services.http import ServiceClient, key_header
+from tasks.services.http import Expected, ServiceClient, key_header
 from tasks.services.network import may_fetch
 from tasks.services.transport import Connection
 
@@ -152,7 +152,9 @@ class Mapillary(ServiceClient):
                 unknown = self._http.bad_response("an error of no known kind", response, retryable=True)
                 raise classify(response) or unknown
 
-        return await self._http.request_json("GET", path, params=params, kind=kind, classify=classify, check_json=check)
+        return await self._http.request_json(
+            "GET", path, params=params, kind=kind, expected=Expected(classify=classify, check=check)
+        )
 
     async def fetch(self, url: str) -> bytes:
         """The picture at a thumb URL, or ServiceError of kind expired: then ask for the image's URL again."""
@@ -165,15 +167,12 @@ class Mapillary(ServiceClient):
         if not may_fetch(url, self._http.endpoint.base_url):
             raise ServiceError("mapillary", "rejected", f"will not fetch from {safe_url(url)}")
         conditional = bool(etag and _ETAG.fullmatch(etag))
-        response = await self._http.request(
-            "GET",
-            url=url,
+        response = await self._http.fetch(
+            url,
             headers={"If-None-Match": etag} if etag and conditional else None,
-            accept=_PICTURE_TYPES,
             kind="picture",
             resume=True,
-            also=(304,) if conditional else (),
-            classify=self._classify_file,
+            expected=Expected(_PICTURE_TYPES, (304,) if conditional else (), self._classify_file),
         )
         if response.status == 304:
             return None
@@ -189,14 +188,11 @@ class Mapillary(ServiceClient):
             raise ServiceError("mapillary", "rejected", "the endpoint has no tiles_url")
         # The tile host takes the token in the query only; `safe_url` shows none of it.
         token = {"access_token": self._http.secrets[0]} if self._http.secrets else {}
-        response = await self._http.request(
-            "GET",
-            url=f"{endpoint.tiles_url}/{z}/{x}/{y}",
-            params=token,
-            accept=_TILE_TYPES,
+        response = await self._http.fetch(
+            f"{endpoint.tiles_url}/{z}/{x}/{y}",
+            token,
             kind="tiles",
-            also=(204,),
-            classify=partial(graph_error, secrets=self._http.secrets),
+            expected=Expected(_TILE_TYPES, (204,), partial(graph_error, secrets=self._http.secrets)),
         )
         return response.body
 

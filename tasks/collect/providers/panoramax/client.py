@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tasks.services.errors import HttpResponse, ServiceError, error_by_status, safe_url
-from tasks.services.http import ServiceClient
+from tasks.services.http import Expected, ServiceClient
 from tasks.services.network import may_fetch
 
 MAX_LIMIT = 10_000
@@ -55,20 +55,20 @@ class Panoramax(ServiceClient):
         if not (0 <= z <= TILE_ZOOM and 0 <= x < 1 << z and 0 <= y < 1 << z):
             raise self._rejected(f"no such tile: {z}/{x}/{y}")
         path = f"/map/{z}/{x}/{y}.mvt"
-        return (await self._http.request("GET", path, accept=_TILE_TYPES, kind="tiles", also=(204,))).body
+        return (await self._http.get(path, kind="tiles", expected=Expected(_TILE_TYPES, (204,)))).body
 
     async def fetch(self, url: str) -> bytes:
         """The picture at an asset's address, all of it; not_found where its instance no longer shows it."""
         if not may_fetch(url, self._http.endpoint.base_url):
             raise self._rejected(f"will not fetch from {safe_url(url)}")
-        response = await self._http.request(
-            "GET", url=url, accept=_PICTURE_TYPES, kind="picture", classify=self._classify_file, check=self._check_end
+        response = await self._http.fetch(
+            url, kind="picture", expected=Expected(_PICTURE_TYPES, classify=self._classify_file, check=self._check_end)
         )
         return response.body
 
     async def _search(self, params: dict[str, str | int]) -> list[dict[str, Any]]:
         value, response = await self._http.request_json(
-            "GET", "/search", params=params, accept=_ITEM_TYPES, kind="search"
+            "GET", "/search", params=params, kind="search", expected=Expected(_ITEM_TYPES)
         )
         features = value.get("features") if isinstance(value, dict) else None
         if not isinstance(features, list):
@@ -88,7 +88,7 @@ class Panoramax(ServiceClient):
             return ServiceError(self._http.service, "blocked", detail, status=response.status)
         return None
 
-    def _check_end(self, response: HttpResponse) -> None:
+    def _check_end(self, _: Any, response: HttpResponse) -> None:
         # No length comes with it, so a transfer that breaks off may look whole.
         if _ends_early(response.body):
             raise self._http.bad_response("the picture breaks off", response, retryable=True)
