@@ -181,8 +181,7 @@ class Nominatim:
             where = [word for word in context if fold(word) not in names]
             codes = {street.country, self.world.gazetteer.region_code(city.index)}
             if all(
-                codes & self.names.areas(word) or self._fits(word, street.country, street.city.admin1)
-                for word in where
+                codes & self.names.areas(word) or self._fits(word, street.country, street.city.admin1) for word in where
             ):
                 road = street.street if fold(street.street) == fold(hit.text) else hit.text
                 found.append(_road_result(street, road, hit.score))
