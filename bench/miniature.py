@@ -31,12 +31,12 @@ from bench.goals import Goal, judge
 from bench.offline_server import offline_server
 from infra.pretrain.rehearsal import write_rehearsal
 from schemas.load import load_config
+from schemas.settings.models import TRAINED
 from tasks import review
 from tasks.geo.distance import distance_km
 from tasks.lake import Commit, Lake
 from tasks.recipes.spotagent.reward import reward_at
 from tasks.reward.metrics import share
-from schemas.settings.models import TRAINED
 from tasks.train.packaged import FILES, NAME, SHARED, pack_base, packaged_folder, unpack_base
 
 HELD_OUT = 1000  # places, at least

@@ -147,9 +147,7 @@ def _map(source: Source, radii: pl.DataFrame, evaluation: str) -> list[Block]:
     for row in rows.to_dicts():
         group = "not given" if row["abstains"] else GROUPS[row["covered"]]
         far = "no point" if row["error_km"] is None else f"{distance(row['error_km'])} off"
-        reach = (
-            "not enough answers for a radius" if row["radius_km"] is None else f"radius {distance(row['radius_km'])}"
-        )
+        reach = "not enough answers" if row["radius_km"] is None else f"radius {distance(row['radius_km'])}"
         shown.append((row["lat"], row["lon"], group, f"{far}, {reach}", f"picture/{row['image_id']}"))
     return (
         [points("Benchmark pictures: within their answer's radius, outside, without one, or not given", shown)]
