@@ -177,7 +177,6 @@ def _lists_of(gazetteer: Gazetteer) -> _Lists:
         "uk": "GB",
         "united states of america": "US",
         "great britain": "GB",
-        "england": "GB",
     }
     divisions: dict[str, list[str]] = {}
     for code, name in admin1_names().items():
