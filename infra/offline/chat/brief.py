@@ -11,6 +11,7 @@ from infra.offline.chat.reply import Reply
 from schemas.messages import json_object
 
 MARGIN_X, MARGIN_Y, MORE_PX = 0.06, 0.15, 2
+LEAST_PX = 20  # of a line
 
 
 def brief_reply(request: ChatRequest, dice: random.Random) -> Reply:
@@ -33,9 +34,18 @@ def brief_reply(request: ChatRequest, dice: random.Random) -> Reply:
 
 
 def board_of(lines: list[SeenText]) -> list[SeenText]:
-    """The line that most looks like a street's name and the one below it; a board with both comes first."""
+    """The line that most looks like a street's name and the one below it.
+
+    A board with both comes first, then one that is large enough to read and faces the camera: of the boards of a
+    street the one seen at an angle is higher for its width, and hard to read for smaller eyes.
+    """
     boards = [[seen, *_below(seen, lines)] for seen in lines if seen.text and street_in(seen.text)]
-    return max(boards, key=lambda b: (len(b), b[0].score >= 0.8, b[0].height, b[0].score), default=[])
+    return max(boards, key=lambda board: (len(board), *_legible(board[0])), default=[])
+
+
+def _legible(seen: SeenText) -> tuple[bool, bool, float]:
+    is_large = seen.height >= LEAST_PX
+    return seen.score >= 0.8, is_large, (seen.box[2] - seen.box[0]) / max(1, seen.height) if is_large else seen.height
 
 
 def _below(street: SeenText, lines: list[SeenText]) -> list[SeenText]:
