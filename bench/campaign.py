@@ -1,6 +1,6 @@
 """Collect thousands of pictures from a world full of faults, killed again and again, and prove that nothing is wrong.
 
-    python -m bench.campaign --images 5000 --kills 30 [--faults 0.2] [--seed 1] [--keep]
+    python -m bench.campaign --images 5000 --kills 30 [--providers mapillary,panoramax] [--faults 0.2] [--keep]
 
 One offline world answers a fifth of all requests wrong, in every way it knows (`bench/campaign_checks.py`): statuses,
 resets, cut bodies, half JPEGs and half JSON under the right length, wrong content types, fields renamed, retyped or
@@ -29,6 +29,7 @@ import sys
 import tempfile
 import time
 import urllib.request
+import uuid
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -58,6 +59,7 @@ WORKERS = 2
 PICTURES_PER_PLACE = 2.8  # as planned below, places without imagery counted in: measured on the offline world
 LONGEST_S = 900.0  # without a new picture: something hangs
 TRIES = 3  # at a kill: on a machine that is busy elsewhere a command may not even come up
+SENDING = {"mapillary-cdn": 1.0, "panoramax": 0.4}  # services, and the share of their answers that are pictures
 LAST_RUNS = 4  # a place whose every try met a fault is left for the next run
 
 
@@ -69,6 +71,7 @@ class Campaign:
     world: str  # URL
     environment: dict[str, str]
     images: int
+    providers: str
     chance: random.Random
     kills: list[float] = field(default_factory=list)
     after_kills: list[float] = field(
@@ -85,7 +88,11 @@ class Campaign:
             "plan.places": round(self.images / PICTURES_PER_PLACE),
             "plan.seed": 12,
             "offline.serve": "false",
+            "collect.providers": f"[{self.providers}]",
             "services.mapillary.base_url": f"{self.world}/mapillary",
+            "services.panoramax.base_url": f"{self.world}/panoramax/api",
+            "services.panoramax.timeout_s": 60,
+            "services.panoramax.backoff_s": 0.2,
             "services.stac.base_url": f"{self.world}/stac/api/stac/v1",
             "services.stac.backoff_s": 0.2,
             "services.mapillary.timeout_s": 60,
@@ -111,9 +118,10 @@ class Campaign:
             return json.load(answer)
 
     def pictures(self) -> int:
-        """Pictures sent so far."""
-        statuses = self.ask("/control/log")["statuses"].get("mapillary-cdn", {})
-        return sum(statuses.get(code, 0) for code in ("200", "206"))
+        """Pictures sent so far; of Panoramax, whose searches are answered by the same service, about."""
+        statuses = self.ask("/control/log")["statuses"]
+        sent = {name: sum(statuses.get(name, {}).get(code, 0) for code in ("200", "206")) for name in SENDING}
+        return sum(round(SENDING[name] * count) for name, count in sent.items())
 
     def begin(self) -> None:
         """Another run starts."""
@@ -140,6 +148,8 @@ class Campaign:
 
     def locate(self, image_id: str) -> tuple[float, float] | None:
         """Where the world has a picture; no fault may be in force."""
+        if not image_id.isdigit():
+            image_id = str(uuid.UUID(image_id).int & (1 << 62) - 1)  # one world: Panoramax's id leads to Mapillary's
         try:
             found = self.ask(f"/mapillary/{image_id}?fields=geometry&access_token={quote(OFFLINE_MAPILLARY_TOKEN)}")
         except HTTPError:
@@ -206,6 +216,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--images", type=int, default=5000, help="pictures to collect, about")
     parser.add_argument("--kills", type=int, default=30)
+    parser.add_argument("--providers", default="mapillary,panoramax", help="of street view, in order")
     parser.add_argument("--faults", type=float, default=0.2, help="share of requests that meet one")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--keep", action="store_true", help="leave the lake where it is")
@@ -224,11 +235,15 @@ def main() -> None:
     server = [*here, "infra.prefect_server", "--port", str(api_port)]
     prefect = Server(server, f"{api}/health", folder / "prefect.log", api_door)
     os.environ.update(server_environment(new_secret(), api_port), PREFECT_HOME=str(folder / "prefect"))
-    campaign = Campaign(folder, url, os.environ | {"PREFECT_API_URL": api}, options.images, random.Random(options.seed))
+    environment, chance = os.environ | {"PREFECT_API_URL": api}, random.Random(options.seed)
+    campaign = Campaign(folder, url, environment, options.images, options.providers, chance)
     try:
         world.ensure()
         prefect.ensure()
-        print(f"{options.images:,} pictures, {options.faults:.0%} faults, {options.kills} kills", flush=True)
+        print(
+            f"{options.images:,} pictures, {options.faults:.0%} faults, {options.kills} kills, {options.providers}",
+            flush=True,
+        )
         carry_out(campaign, options.kills, options.faults, options.seed)
         journal, log = campaign.ask("/control/journal"), campaign.ask("/control/log")
         campaign.ask("/control/faults", method="DELETE")

@@ -41,6 +41,7 @@ _KINDS = {
     "mapillary": (*_CUTS, "drift", "duplicate_ids"),
     "mapillary-cdn": (*_CUTS, "expired_url"),
     "mapillary-tiles": ("reset", "truncate", "content_type"),
+    "panoramax": (*_CUTS, "drift", "duplicate_ids"),
     "stac": (*_CUTS, "drift", "duplicate_ids"),
     "sas": (*_CUTS, "expired_url"),
     "blob": (*_CUTS, "expired_url"),
@@ -66,18 +67,22 @@ def rules(share: float, late: bool = False) -> list[dict[str, Any]]:
         found.append({"service": service, "kind": "slow_drip", "seconds": 2.0, "rate": 0.02})
     for service, ahead_s in (("mapillary", -SKEW_S), ("mapillary-cdn", SKEW_S), ("sas", -SKEW_S), ("blob", SKEW_S)):
         found.append({"service": service, "kind": "clock_skew", "seconds": ahead_s, "rate": 0.02})
-    found += [{"service": service, "kind": "deleted", "rate": LOST} for service in ("mapillary", "mapillary-cdn")]
+    found += [
+        {"service": service, "kind": "deleted", "rate": LOST} for service in ("mapillary", "mapillary-cdn", "panoramax")
+    ]
     if late:
-        found.append({"service": "mapillary-cdn", "kind": "changed", "rate": CHANGED})
+        found += [
+            {"service": service, "kind": "changed", "rate": CHANGED} for service in ("mapillary-cdn", "panoramax")
+        ]
     return found
 
 
 Entry = tuple[float, str, str, str]  # time, service, request, outcome
 
-_PICTURE = re.compile(r"/mapillary-cdn/m/(\d+)/")
+_PICTURE = re.compile(r"/mapillary-cdn/m/(\d+)/|/panoramax/api/pictures/([0-9a-f-]{36})/")
 _DETAILS = re.compile(r"/mapillary/(\d+)\?")
-_MANY = re.compile(r"/mapillary/\?")
-_TILE = re.compile(r"/(\d+)/(\d+)/(\d+)\?")
+_MANY = re.compile(r"/mapillary/\?|/panoramax/api/search\?")
+_TILE = re.compile(r"/(\d+)/(\d+)/(\d+)(?:\?|\.mvt)")
 _SCENES = ("stac", "sas", "blob")
 REACH_KM = 10.0  # from a place to the corner of its widest box, and half a tile more
 Point = tuple[float, float]  # lat, lon
@@ -134,7 +139,8 @@ def things(service: str, request: str) -> list[Thing]:
     """What a request asks for, whatever its signature."""
     found = _PICTURE.search(request)
     if found:
-        return [(f"picture {found[1]}", found[1])]
+        image_id = found[1] or found[2]
+        return [(f"picture {image_id}", image_id)]
     found = _DETAILS.search(request)
     if found:
         return [(f"details {found[1]}", found[1])]
@@ -145,7 +151,7 @@ def things(service: str, request: str) -> list[Thing]:
         return [(f"details {one} {fields}".rstrip(), one) for one in asked["ids"][0].split(",")]
     box, kind = asked.get("bbox", [""])[0], asked.get("is_pano", [""])[0]
     # Photos and panoramas of a box are two questions.
-    name = f"box {box} {kind}" if box else f"{service} {request}"
+    name = f"box {service} {box} {kind}" if box else f"{service} {request}"
     return [(name, name)]
 
 
@@ -189,7 +195,7 @@ def count_repeats(
 def _had_failed(run: LaterRun, service: str, request: str, whom: str, locate: Callable[[str], Point | None]) -> bool:
     if service in _SCENES:
         return run.scenes
-    point = locate(whom) if whom.isdigit() else _middle(request)
+    point = _middle(request) if whom.startswith(("box ", service)) else locate(whom)
     return point is not None and any(distance_km(*point, *place) <= REACH_KM for place in run.failed)
 
 

@@ -38,9 +38,9 @@ from schemas.settings.services import ServicesSettings
 from schemas.settings.spread import SpreadSettings
 from tasks.collect.providers.mapillary.client import Mapillary
 from tasks.lake import Lake
-from tasks.runtime import budget_actor
-from tasks.runtime.outcome import StageResult, Tick
-from tasks.runtime.ray_start import stop_ray
+from tasks.runtime.items.outcome import StageResult, Tick
+from tasks.runtime.on_ray import budget_actor
+from tasks.runtime.on_ray.start import stop_ray
 from tasks.runtime.runner import Context, Inputs, Kept, Resources, Row, Stage, WorkerSetup, run
 from tasks.services import connect
 

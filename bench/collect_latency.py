@@ -31,7 +31,7 @@ from schemas.settings.services import OFFLINE_MAPILLARY_TOKEN, ServicesSettings
 from schemas.settings.spread import SpreadSettings
 from tasks.collect.street_view import STAGE
 from tasks.lake import Commit, Lake
-from tasks.runtime.ray_start import start_ray, stop_ray
+from tasks.runtime.on_ray.start import start_ray, stop_ray
 from tasks.runtime.runner import Context, StageResult, run
 from tasks.services import connect
 

@@ -31,9 +31,8 @@ from tasks.recipes.recipe import RECIPES
 from tasks.runtime.stage import open_inputs
 from tasks.train.encoding import Encoder, Pictures, conversation_texts
 from tasks.train.fast.families import fast_model
-from tasks.train.fast.grouped import Group, pack_groups
+from tasks.train.fast.grouped import pack_groups
 from tasks.train.fast.model import FastModel
-from tasks.train.fast.packing import Sample
 from tasks.train.fast.padding import pad_vision
 from tasks.train.grpo import Grpo
 from tasks.train.loop import Loop, prepare_model
@@ -41,6 +40,7 @@ from tasks.train.rollouts.source import Episode, Judged
 from tasks.train.rollouts.vllm_engines import VllmEngines
 from tasks.train.samples import STAGE, compute
 from tasks.train.tiny import build_model, build_processor
+from tasks.train.token_samples import Group, Sample
 from tasks.train.with_tools import environment_maker, opening_prompt
 
 PROMPTS, SIZE, REPLY_TOKENS = 2, 8, 64

@@ -38,8 +38,8 @@ from schemas.settings.train import TinySettings
 from tasks.curate.verdict import SYSTEM, question_about
 from tasks.imaging.images import to_data_uri
 from tasks.lake import Lake
-from tasks.runtime.model_pools import vllm_python
-from tasks.runtime.ray_start import stop_ray
+from tasks.runtime.on_ray.model_pools import vllm_python
+from tasks.runtime.on_ray.start import stop_ray
 from tasks.services import Chat, connect
 
 SHARE = 0.9

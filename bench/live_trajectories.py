@@ -47,7 +47,7 @@ from tasks.agent.picture import Picture, open_picture
 from tasks.agent.toolbox import Toolbox
 from tasks.agent.tools import ToolContext
 from tasks.recipes.recipe import RECIPES
-from tasks.runtime.chunk import freeze_gc
+from tasks.runtime.items.chunk import freeze_gc
 from tasks.services import CallLog, Chat, Geocoder, Search, connect
 from tasks.services.call_store import CallStore
 from tasks.services.maps import open_maps

@@ -19,8 +19,8 @@ from schemas.settings.base import Settings
 from schemas.settings.services import ServicesSettings
 from schemas.settings.spread import SpreadSettings
 from tasks.lake import Lake
-from tasks.runtime.ray_backend import release_workers
-from tasks.runtime.ray_start import start_ray, stop_ray
+from tasks.runtime.on_ray.backend import release_workers
+from tasks.runtime.on_ray.start import start_ray, stop_ray
 from tasks.runtime.runner import Context, Inputs, Kept, Row, Stage, WorkerSetup, run
 from tasks.services import connect
 

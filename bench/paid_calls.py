@@ -41,7 +41,7 @@ from tasks.lake import Commit, Lake
 from tasks.lake.names import KEY_FILE
 from tasks.recipes.rewards import reward_roles
 from tasks.runtime.calls import call_store, spent_usd
-from tasks.runtime.ray_start import stop_ray
+from tasks.runtime.on_ray.start import stop_ray
 from tasks.runtime.runner import Context, StageResult, run
 from tasks.services import connect
 from tasks.synthesize import STAGE

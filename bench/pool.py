@@ -18,7 +18,7 @@ import polars as pl
 from ray.exceptions import RayActorError
 
 from bench.goals import Goal, judge
-from tasks.runtime.pool import Pool, WorkerDied
+from tasks.runtime.on_ray.pool import Pool, WorkerDied
 from tasks.runtime.stage import Resources
 
 WORKERS = 3_200

@@ -10,8 +10,8 @@ import torch
 
 from schemas.settings.train import TinySettings
 from tasks.train.encoding import Encoder, Pictures
-from tasks.train.fast.packing import IGNORED, Sample
 from tasks.train.tiny import SPECIAL_TOKENS, build_processor
+from tasks.train.token_samples import IGNORED, Sample
 
 NOT_RUN = 77  # the exit code of a benchmark that could not be run here, as automake's tests use it
 PEAK_FLOPS = 989e12  # dense bf16 of one H100 or H200, by NVIDIA's datasheet

@@ -44,7 +44,7 @@ from tasks.evaluate.scores import SLICES
 from tasks.evaluate.scores import STAGE as SCORES
 from tasks.lake import Commit, Lake
 from tasks.plan.stage import STAGE as PLAN
-from tasks.runtime.ray_start import stop_ray
+from tasks.runtime.on_ray.start import stop_ray
 from tasks.runtime.runner import Context, run
 from tasks.runtime.stage import open_inputs
 from tasks.services import connect

@@ -35,16 +35,15 @@ from bench.qwen_gpu import (
     random_sample,
 )
 from schemas.settings.train import RolloutVllmSettings, TinySettings
-from tasks.runtime.model_pools import vllm_python
+from tasks.runtime.on_ray.model_pools import vllm_python
 from tasks.train.fast.families import fast_model
-from tasks.train.fast.grouped import Completion, Group
 from tasks.train.fast.model import FastModel
-from tasks.train.fast.packing import IGNORED, Sample
 from tasks.train.fast.padding import pad_vision
 from tasks.train.rollouts.engine import Rollout, RolloutEngine
 from tasks.train.rollouts.sampling import Sampling
 from tasks.train.rollouts.source import Engines
 from tasks.train.rollouts.vllm_engines import VllmEngines
+from tasks.train.token_samples import IGNORED, Completion, Group, Sample
 
 GROUPS, SIZE, NEW_TOKENS = 8, 8, 128
 PROMPT_TEXT = 128

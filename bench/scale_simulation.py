@@ -30,9 +30,9 @@ from bench.goals import Goal, judge
 from schemas.settings.base import Settings
 from schemas.settings.services import ServicesSettings
 from tasks.lake import Lake
-from tasks.runtime.chunk import ChunkResult
-from tasks.runtime.ledger import Ledger
-from tasks.runtime.ray_start import stop_ray
+from tasks.runtime.items.chunk import ChunkResult
+from tasks.runtime.items.ledger import Ledger
+from tasks.runtime.on_ray.start import stop_ray
 from tasks.runtime.runner import (
     ColumnStage,
     Context,

@@ -39,11 +39,11 @@ from tasks.recipes.recipe import RECIPES
 from tasks.runtime.stage import open_inputs
 from tasks.services import Connections, connect
 from tasks.train.encoding import Encoder, Pictures, conversation_texts
-from tasks.train.fast.packing import Sample
 from tasks.train.loop import prepare_model
 from tasks.train.rollouts.source import Engines, Episode
 from tasks.train.samples import STAGE, compute
 from tasks.train.tiny import build_model, build_processor
+from tasks.train.token_samples import Sample
 from tasks.train.with_tools import Rollout, ToolRollouts, environment_maker, opening_prompt
 
 HELD_S = 120.0  # only so that a test that fails ends
@@ -163,8 +163,10 @@ class InRounds(Scripted):
             going = [rollout for rollout in every if not rollout.environment.done and rollout.turns < self._max_turns]
             if not going:
                 break
-            found = self._engines.generate([rollout.so_far for rollout in going], 1, self._max_tokens, self._sampling)
-            replies = [(rollout, one) for rollout, [one] in zip(going, found, strict=True)]
+            rolled = self._engines.generate(
+                [rollout.as_sample for rollout in going], 1, self._max_tokens, self._sampling
+            )
+            replies = [(rollout, one) for rollout, [one] in zip(going, rolled, strict=True)]
         return [[rollout.episode() for rollout in group] for group in groups]
 
 

@@ -42,13 +42,13 @@ from bench.qwen_gpu import (
 from schemas.settings.train import GrpoSettings, TrainSettings, TunerSettings
 from tasks.train.fast.flops import step_flops
 from tasks.train.fast.optimizer import StochasticAdamW
-from tasks.train.fast.packing import IGNORED, Sample
 from tasks.train.grpo import Grpo, Reference
 from tasks.train.loop import Loop, prepare_model
 from tasks.train.memory import ROOM, Load, fit, fit_text, memory_needed
 from tasks.train.memory import Shape as MemoryShape
 from tasks.train.rollouts.source import EmbeddedRollouts, Engines, Judged
 from tasks.train.supervised import Supervised
+from tasks.train.token_samples import IGNORED, Sample
 
 BATCH = 2
 SAMPLES = 8  # repeated: the loss must fall

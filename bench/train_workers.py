@@ -29,9 +29,10 @@ import torch
 from bench.goals import Goal, judge
 from schemas.settings.train import GrpoSettings, LoraSettings, TrainSettings, TunerSettings
 from tasks.train.fast.families import fast_model
-from tasks.train.fast.packing import IGNORED, Sample, pack
+from tasks.train.fast.packing import pack
 from tasks.train.fast.padding import pad_vision
 from tasks.train.ranks import ALONE, Ranks
+from tasks.train.token_samples import IGNORED, Sample
 
 IMAGE, START, END, PAD, VOCABULARY = 5, 7, 8, 0, 512
 GRIDS = [((1, 16, 12),), (), ((1, 4, 4), (1, 10, 6)), ((1, 18, 14),)]
@@ -239,8 +240,8 @@ class Written:
     """Rollouts that are the same whatever process draws them: a function of the prompt."""
 
     def draw(self, prompts: Any, rows: Any) -> Any:
-        from tasks.train.fast.grouped import Completion
         from tasks.train.rollouts.source import Episode
+        from tasks.train.token_samples import Completion
 
         found = []
         for row in rows:

@@ -16,7 +16,7 @@ from prefect.artifacts import (
 )
 
 from schemas.messages import money
-from tasks.runtime.outcome import StageResult, Tick
+from tasks.runtime.items.outcome import StageResult, Tick
 from tasks.runtime.report import Report
 
 PROGRESS_EVERY_S = 5.0

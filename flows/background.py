@@ -35,7 +35,7 @@ from flows.servers import (
 from schemas.errors import GeofixError
 from tasks.lake import Lake
 from tasks.lake.state import keep_private
-from tasks.runtime.identity import code_version
+from tasks.runtime.items.identity import code_version
 
 ROOT = Path(__file__).resolve().parent.parent
 POOL = "geofix"
@@ -69,9 +69,9 @@ def read_state(lake: Lake) -> UpState | None:
     """What is written down there, if anything is; GeofixError if it cannot be read."""
     file = state_file(lake)
     try:
-        found = UpState(**json.loads(file.read_text()))
-        if all({"pid", "started"} <= one.keys() for one in found.processes.values()) and found.api:
-            return found
+        state = UpState(**json.loads(file.read_text()))
+        if all({"pid", "started"} <= process.keys() for process in state.processes.values()) and state.api:
+            return state
     except FileNotFoundError:
         return None
     except (OSError, ValueError, TypeError, AttributeError):
@@ -163,7 +163,8 @@ def down(lake: Lake) -> tuple[list[str], list[str]]:
     if state is None:
         return [], []
     stopped = {
-        name: stop_process(int(one["pid"]), one["started"]) for name, one in reversed(list(state.processes.items()))
+        name: stop_process(int(process["pid"]), process["started"])
+        for name, process in reversed(list(state.processes.items()))
     }
     state_file(lake).unlink()
     return [name for name in state.processes if stopped[name]], [name for name in stopped if not stopped[name]]
@@ -172,7 +173,7 @@ def down(lake: Lake) -> tuple[list[str], list[str]]:
 def deployed_options(options: RunOptions, lake: Lake) -> dict[str, Any]:
     """The options as a deployment's parameters: paths are absolute, as a worker runs in another folder."""
     config = options.resolve()
-    given = {
+    deployed = {
         "recipe": config.recipe,
         "profile": config.profile,
         "config": str(Path(options.config).resolve()) if options.config else None,
@@ -180,7 +181,7 @@ def deployed_options(options: RunOptions, lake: Lake) -> dict[str, Any]:
         "overrides": options.overrides,
         "snapshot": options.snapshot,
     }
-    return {name: value for name, value in given.items() if value}
+    return {name: value for name, value in deployed.items() if value}
 
 
 def _start(options: RunOptions, lake: Lake, port: int | None = None) -> None:
@@ -242,8 +243,8 @@ def _deploy(folder: Path, prefect: list[str], environment: dict[str, str], optio
         deployment |= {"parameters": {"options": options}, "version": code_version(), "tags": tags}
         flow = deployment["entrypoint"].rpartition(".")[2]
         planned = deployment.get("schedules", [])
-        for one in planned:
-            one["active"] = True
+        for schedule in planned:
+            schedule["active"] = True
         crons = [f"cron {s['cron']} {s.get('timezone', 'UTC')}" for s in planned]
         schedules[f"{flow}/{deployment['name']}"] = ", ".join(crons) or "by hand"
     own = folder / "prefect.yaml"
@@ -265,9 +266,9 @@ def _refuse_unknown_parameters(api: str, secret: str, deployments: Iterable[str]
             return response.raise_for_status()
 
         for name in deployments:
-            found = ask("GET", f"/deployments/name/{name}").json()
-            schema = {**found["parameter_openapi_schema"], "additionalProperties": False}
-            ask("PATCH", f"/deployments/{found['id']}", {"parameter_openapi_schema": schema})
+            deployment = ask("GET", f"/deployments/name/{name}").json()
+            schema = {**deployment["parameter_openapi_schema"], "additionalProperties": False}
+            ask("PATCH", f"/deployments/{deployment['id']}", {"parameter_openapi_schema": schema})
 
 
 def _say(command: list[str], environment: dict[str, str]) -> None:
@@ -281,11 +282,11 @@ def stop_process(pid: int, started: str | None) -> bool:
     """End a process that leads a group, and the group; false if the process of that id is not the one meant."""
     if started is None or start_time(pid) != started:
         return False
-    members = {one: start_time(one) for one in _group_members(pid)}
+    members = {member: start_time(member) for member in _group_members(pid)}
     with contextlib.suppress(ProcessLookupError):
         os.killpg(pid, signal.SIGTERM)
     end_s = time.monotonic() + STOP_S
-    while alive := [one for one, began in members.items() if began is not None and start_time(one) == began]:
+    while alive := [member for member, began in members.items() if began is not None and start_time(member) == began]:
         if time.monotonic() > end_s:
             for one in alive:
                 with contextlib.suppress(ProcessLookupError):
@@ -295,10 +296,10 @@ def stop_process(pid: int, started: str | None) -> bool:
 
 
 def _group_members(group: int) -> list[int]:
-    found = []
+    members = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             with contextlib.suppress(OSError):
                 if os.getpgid(int(entry.name)) == group:
-                    found.append(int(entry.name))
-    return found
+                    members.append(int(entry.name))
+    return members

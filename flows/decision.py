@@ -29,7 +29,7 @@ from flows.states import REJECTED, WAITING
 from schemas.errors import StageRefused
 from tasks.lake import Lake
 from tasks.review import ReviewRefused, approve, auto_approve, newest_snapshot, reject
-from tasks.runtime.outcome import StageResult
+from tasks.runtime.items.outcome import StageResult
 from tasks.runtime.snapshots import checks_text, verdict_text
 
 logger = logging.getLogger("geofix.flows")
@@ -74,7 +74,7 @@ def conclude_review(session: Session) -> None:
     if session.config.review.auto_approve:
         snapshot = auto_approve(session.lake, snapshot["snapshot_id"])
     _say_verdict(session, snapshot)
-    if snapshot["status"] == "pending" and any(one.kept for one in session.results if one.stage == REVIEW):
+    if snapshot["status"] == "pending" and any(result.kept for result in session.results if result.stage == REVIEW):
         # The webhook hears of a snapshot once: when it was made.
         session.notify(
             "waiting_snapshot",
@@ -181,19 +181,19 @@ def _snapshot(lake: Lake) -> dict[str, Any]:
     """The snapshot this run was suspended for, or else the newest."""
     awaited = suspended_for(lake)
     if awaited is None:
-        found = newest_snapshot(lake)
+        snapshot = newest_snapshot(lake)
     else:
         rows = lake.read("snapshots")
-        found = next((row for row in rows.iter_rows(named=True) if row["snapshot_id"] == awaited), None)
-    if found is None:
+        snapshot = next((row for row in rows.iter_rows(named=True) if row["snapshot_id"] == awaited), None)
+    if snapshot is None:
         raise StageRefused("review made no snapshot: there is nothing to build on; look at the rejects of curate")
-    return found
+    return snapshot
 
 
 def _description(session: Session, snapshot: dict[str, Any], refused: str) -> str:
-    said = f"\n\nThe last decision was not taken: {refused}" if refused else ""
+    refusal = f"\n\nThe last decision was not taken: {refused}" if refused else ""
     report = markdown_place(session.report_address(snapshot["report"]))
-    return f"Snapshot `{snapshot['snapshot_id']}` {checks_text(snapshot)}. Its report: {report}{said}"
+    return f"Snapshot `{snapshot['snapshot_id']}` {checks_text(snapshot)}. Its report: {report}{refusal}"
 
 
 def _this_run() -> FlowRun | None:

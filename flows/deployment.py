@@ -14,7 +14,7 @@ from schemas.config import Config
 from schemas.errors import GeofixError
 from schemas.load import ConfigError
 from tasks.lake.location import VARIABLES, Location
-from tasks.runtime.identity import code_version
+from tasks.runtime.items.identity import code_version
 
 logger = logging.getLogger("geofix.flows")
 
@@ -39,8 +39,8 @@ def deployment_values(
 def _values(
     lake: str | None, profile: str | None, config: str | None, recipe: str | None, schedules: str
 ) -> dict[str, Any]:
-    given = {"lake": lake, "profile": profile}
-    missing = [f"GEOFIX_{name.upper()}" for name, value in given.items() if not value]
+    required = {"lake": lake, "profile": profile}
+    missing = [f"GEOFIX_{name.upper()}" for name, value in required.items() if not value]
     if missing:
         raise ConfigError(
             f"{' and '.join(missing)} must be set: GEOFIX_LAKE=/data/lake (or s3://bucket/prefix) "
@@ -90,22 +90,22 @@ def keys_from_blocks(config: Config) -> list[str]:
     """
     from prefect.blocks.system import Secret
 
-    found = []
+    loaded = []
     for variable in key_variables(config):
         if not os.environ.get(variable):
             with contextlib.suppress(ValueError):  # there is no such block
                 block = Secret.load(block_name(variable))
                 assert isinstance(block, Secret)  # not a coroutine: there is no event loop here
                 os.environ[variable] = str(block.get())
-                found.append(variable)
-    if found:
-        logger.info("keys taken from Prefect's secret blocks: %s", ", ".join(found))
-    return found
+                loaded.append(variable)
+    if loaded:
+        logger.info("keys taken from Prefect's secret blocks: %s", ", ".join(loaded))
+    return loaded
 
 
 def key_variables(config: Config) -> list[str]:
     """The environment variables that these settings read secrets from."""
     endpoints = (*config.services.endpoints().values(), *config.models.endpoints.values())
-    named = [one.key_env for one in endpoints if one.key_env and one.public_key is None]
+    named = [endpoint.key_env for endpoint in endpoints if endpoint.key_env and endpoint.public_key is None]
     store = VARIABLES.get(config.lake.partition("://")[0], ())
     return list(dict.fromkeys([*named, config.notify.url_env, *store]))

@@ -4,7 +4,7 @@ import logging
 import time
 from contextvars import ContextVar
 
-from tasks.runtime.outcome import Tick
+from tasks.runtime.items.outcome import Tick
 
 EVERY_S = 60.0  # between two lines about a step under way
 

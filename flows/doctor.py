@@ -27,8 +27,8 @@ from schemas.extras import EXTRAS, install_command, missing_modules
 from tasks.lake import Lake
 from tasks.lake.location import Location
 from tasks.lake.state import state_folder
-from tasks.runtime.identity import code_version
-from tasks.runtime.model_pools import VLLM_PYTHON
+from tasks.runtime.items.identity import code_version
+from tasks.runtime.on_ray.model_pools import VLLM_PYTHON
 from tasks.services import MissingKeys, connect
 from tasks.train.opening import check_base, require_base
 
@@ -61,7 +61,7 @@ def examine(config: Config) -> list[Finding]:
         _machine, _packages, _vllm, _base, _lake, _keys, _servers, _gpus,
     ]  # fmt: skip
     with ThreadPoolExecutor(len(parts)) as pool:
-        return [one for found in pool.map(lambda part: list(part(config)), parts) for one in found]
+        return [finding for findings in pool.map(lambda part: list(part(config)), parts) for finding in findings]
 
 
 def _machine(config: Config) -> Iterator[Finding]:
@@ -84,12 +84,12 @@ def _packages(config: Config) -> Iterator[Finding]:
 
 def _vllm(config: Config) -> Iterator[Finding]:
     python = os.environ.get(VLLM_PYTHON) or ".venv-vllm/bin/python"
-    asked = any(pool.engine == "vllm" for pool in config.models.pools.values()) and config.spread.address is None
+    is_needed = any(pool.engine == "vllm" for pool in config.models.pools.values()) and config.spread.address is None
     if shutil.which(python):
         yield Finding("vLLM", "ok", python)
     else:
         text = f"no Python at {python} ({VLLM_PYTHON}): `make vllm`, for pools and `geofix serve --engine vllm`"
-        yield Finding("vLLM", "missing" if asked else "note", text)
+        yield Finding("vLLM", "missing" if is_needed else "note", text)
 
 
 def _base(config: Config) -> Iterator[Finding]:
@@ -122,7 +122,7 @@ def _lake(config: Config) -> Iterator[Finding]:
 
 def _writable(about: str, folder: Path, text: str) -> Iterator[Finding]:
     """Whether a folder, or the first one above it that there is, can be written, and has room."""
-    there = next((one for one in (folder, *folder.parents) if one.exists()), Path("/"))
+    there = next((parent for parent in (folder, *folder.parents) if parent.exists()), Path("/"))
     if not os.access(there, os.W_OK):
         yield Finding(about, "missing", f"{text}: {there} cannot be written")
         return
@@ -145,14 +145,14 @@ def _keys(config: Config) -> Iterator[Finding]:
 
 
 def _servers(config: Config) -> Iterator[Finding]:
-    asked = _asked(config)
+    addresses = _asked(config)
     if config.offline.serve:
         port = config.offline.port
         runs = answers(f"http://127.0.0.1:{port}/health")
         text = f"runs at port {port}" if runs else "started by each run, or by `geofix offline`"
         yield Finding("offline world", "ok", text)
-    with ThreadPoolExecutor(max(1, len(asked))) as pool:
-        for name, (verdict, text) in zip(asked, pool.map(_reach, asked.values()), strict=True):
+    with ThreadPoolExecutor(max(1, len(addresses))) as pool:
+        for name, (verdict, text) in zip(addresses, pool.map(_reach, addresses.values()), strict=True):
             yield Finding(name, verdict, text)
     yield _prefect(config)
     yield _ray(config)
@@ -163,10 +163,10 @@ def _asked(config: Config) -> dict[str, str]:
     if config.offline.serve:
         return {}
     needed = services_of(config, STAGES)
-    services = {name: one for name, one in config.services.endpoints().items() if name in needed}
+    services = {name: endpoint for name, endpoint in config.services.endpoints().items() if name in needed}
     endpoints = {config.models.role(role).endpoint for _, role in roles_of(config, STAGES)}
-    models = {f"models {name}": one for name, one in config.models.endpoints.items() if name in endpoints}
-    return {name: one.base_url for name, one in {**services, **models}.items() if one.base_url}
+    models = {f"models {name}": endpoint for name, endpoint in config.models.endpoints.items() if name in endpoints}
+    return {name: endpoint.base_url for name, endpoint in {**services, **models}.items() if endpoint.base_url}
 
 
 def _reach(url: str) -> tuple[Verdict, str]:
@@ -200,9 +200,9 @@ def _ray(config: Config) -> Finding:
 
 
 def _gpus(config: Config) -> Iterator[Finding]:
-    asked = ["nvidia-smi", "--query-gpu=name,memory.total,compute_cap", "--format=csv,noheader,nounits"]
+    query = ["nvidia-smi", "--query-gpu=name,memory.total,compute_cap", "--format=csv,noheader,nounits"]
     try:
-        lines = subprocess.run(asked, capture_output=True, text=True, timeout=20, check=True).stdout.splitlines()
+        lines = subprocess.run(query, capture_output=True, text=True, timeout=20, check=True).stdout.splitlines()
     except (OSError, subprocess.SubprocessError):
         yield Finding("GPU", "note", CPU_ONLY)
         return
@@ -223,11 +223,11 @@ def _fits(memory_mb: str) -> str:
 def _torch() -> Finding:
     """In a process of its own: torch takes seconds to import, and holds the GPU afterwards."""
     script = "import torch; print(torch.__version__, torch.cuda.is_available())"
-    said = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=False)
-    found, _, works = said.stdout.strip().partition(" ")
+    process = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=False)
+    version, _, works = process.stdout.strip().partition(" ")
     if works == "True":
-        return Finding("torch", "ok", f"{found}, uses the GPU")
-    return Finding("torch", "missing", f"{found or 'does not import'}: built without CUDA; install a build for it")
+        return Finding("torch", "ok", f"{version}, uses the GPU")
+    return Finding("torch", "missing", f"{version or 'does not import'}: built without CUDA; install a build for it")
 
 
 def _version(name: str) -> str:

@@ -9,7 +9,7 @@ from flows.trained import trained_model
 from schemas.config import Config, section_of
 from tasks.lake import Lake
 from tasks.review import newest_snapshot
-from tasks.runtime.outcome import StageResult, Tick
+from tasks.runtime.items.outcome import StageResult, Tick
 from tasks.runtime.runner import idle_result
 from tasks.runtime.snapshots import approved_snapshot, verdict_text
 

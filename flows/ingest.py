@@ -34,12 +34,12 @@ def ingest(file: str, options: RunOptions = RunOptions()) -> IngestResult:
     with open_session(options, []) as session:
         settings = session.config.ingest
         known = surveyed.get()
-        found = known or survey_table(Path(file).expanduser(), settings, PlanStrata(session.config.plan))
-        dataset = dataset_name(found.table.path, settings)
+        survey = known or survey_table(Path(file).expanduser(), settings, PlanStrata(session.config.plan))
+        dataset = dataset_name(survey.table.path, settings)
         if known is None:
-            check_dataset(session.lake, found, dataset, settings, session.config.plan)
+            check_dataset(session.lake, survey, dataset, settings, session.config.plan)
         bring_in = _bring_in.with_options(task_run_name=f"ingest {dataset}")
-        work = _Work(session, found, dataset)
+        work = _Work(session, survey, dataset)
         bring_in(quote(work))  # quoted: Prefect looks for no futures inside
         assert work.result is not None  # or the task would have raised
         return _with_state(work.result)

@@ -9,8 +9,8 @@ from tasks.lake import Commit
 from tasks.lake.maintain import Done
 from tasks.lake.maintain import maintain as maintain_lake
 from tasks.runtime.calls import commit_calls
-from tasks.runtime.identity import new_run_id
-from tasks.runtime.withdrawals import STAGE, end_withdrawn
+from tasks.runtime.items.identity import new_run_id
+from tasks.runtime.items.withdrawals import STAGE, end_withdrawn
 
 
 @flow(name="maintain")
@@ -35,5 +35,5 @@ def maintain(options: RunOptions = RunOptions(), dry_run: bool = False) -> list[
 def markdown(done: list[Done], lake: str) -> str:
     """What was done, as a page."""
     lines = [f"# Maintenance of `{lake}`", "", "| | | number | MB freed |", "|---|---|---:|---:|"]
-    lines += [f"| {one.what} | {one.where} | {one.count:,} | {one.bytes / 1e6:,.1f} |" for one in done]
+    lines += [f"| {job.what} | {job.where} | {job.count:,} | {job.bytes / 1e6:,.1f} |" for job in done]
     return "\n".join(lines if done else [*lines[:2], "Nothing to do."]) + "\n"

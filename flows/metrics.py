@@ -18,8 +18,8 @@ from prometheus_client.registry import Collector
 from schemas.config import Config
 from tasks.lake import Lake
 from tasks.runtime.calls import spent_usd
-from tasks.runtime.identity import code_version
-from tasks.runtime.outcome import Tick
+from tasks.runtime.items.identity import code_version
+from tasks.runtime.items.outcome import Tick
 from tasks.runtime.steps import StepFile
 from tasks.services.rate_budget import BudgetFile
 
@@ -122,29 +122,34 @@ class _Files(Collector):
             yield _gauge("budget_left_usd", "What is left of models.budget_usd.", [], [((), budget - spent)])
 
     def _days(self) -> Iterator[Metric]:
-        today, found = int(time.time() // 86_400), []
+        today, rows = int(time.time() // 86_400), []
         for name, endpoint in self._config.services.endpoints().items():
-            allowances = {one.name: one for kind in KINDS for one in endpoint.allowances(kind) if one.per_day}
+            allowances = {
+                allowance.name: allowance
+                for kind in KINDS
+                for allowance in endpoint.allowances(kind)
+                if allowance.per_day
+            }
             for allowance in allowances.values():
                 standing = self._budgets.standing(f"{endpoint.base_url} {allowance.name}")
                 used = standing.used if standing.day == today else 0
-                found.append(((name, allowance.day_setting), float((allowance.per_day or 0) - used)))
+                rows.append(((name, allowance.day_setting), float((allowance.per_day or 0) - used)))
         about = "What is left of a service's budget of this day (UTC)."
-        yield _gauge("service_requests_left", about, ["service", "limit"], found)
+        yield _gauge("service_requests_left", about, ["service", "limit"], rows)
 
     def _training(self) -> Iterator[Metric]:
         read = {phase: StepFile(self._lake.state, f"train.{phase}").read(self._since) for phase in PHASES}
-        steps = {phase: one for phase, one in read.items() if one is not None}
+        steps = {phase: step for phase, step in read.items() if step is not None}
         if not steps:
             return
-        done = [((phase,), float(one.done)) for phase, one in steps.items()]
-        planned = [((phase,), float(one.total)) for phase, one in steps.items()]
+        done = [((phase,), float(step.done)) for phase, step in steps.items()]
+        planned = [((phase,), float(step.total)) for phase, step in steps.items()]
         yield _gauge("training_steps_done", "Optimizer steps done.", ["phase"], done)
         yield _gauge("training_steps_planned", "Optimizer steps planned.", ["phase"], planned)
         for name, about in FIGURES.items():
-            found = [((phase,), one.figures[name]) for phase, one in steps.items() if name in one.figures]
-            if found:
-                yield _gauge(f"training_{name}", about, ["phase"], found)
+            rows = [((phase,), step.figures[name]) for phase, step in steps.items() if name in step.figures]
+            if rows:
+                yield _gauge(f"training_{name}", about, ["phase"], rows)
 
 
 class _Pools(Collector):
@@ -153,15 +158,17 @@ class _Pools(Collector):
 
     def collect(self) -> Iterable[Metric]:
         up = list(self._pools())
-        yield _gauge("pool_up", "1 while a pool is up or coming up.", ["pool", "model"], [(one[:2], 1.0) for one in up])
+        yield _gauge(
+            "pool_up", "1 while a pool is up or coming up.", ["pool", "model"], [(pool[:2], 1.0) for pool in up]
+        )
         about = "GPU seconds of a pool, booked so far."
-        yield _gauge("pool_gpu_seconds", about, ["pool", "model"], [(one[:2], one[2]) for one in up])
+        yield _gauge("pool_gpu_seconds", about, ["pool", "model"], [(pool[:2], pool[2]) for pool in up])
 
 
 def _gauge(name: str, about: str, labels: Sequence[str], values: Iterable[tuple[Sequence[str], float]]) -> Metric:
     made = GaugeMetricFamily(f"geofix_{name}", about, labels=labels)
-    for given, value in values:
-        made.add_metric(given, value)
+    for label_values, value in values:
+        made.add_metric(label_values, value)
     return made
 
 

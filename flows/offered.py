@@ -35,15 +35,15 @@ def check_models(config: Config, stages: Sequence[str]) -> None:
         refuse_equal_agents(config, stages)
     else:
         shipped = {
-            (one.endpoint, one.model)
-            for one in _wanted(load_config(recipe=config.recipe, profile=config.profile), stages)
+            (model.endpoint, model.model)
+            for model in _wanted(load_config(recipe=config.recipe, profile=config.profile), stages)
         }
-        wanted = [one for one in wanted if (one.endpoint, one.model) not in shipped]
-    for endpoint in dict.fromkeys(one.endpoint for one in wanted):
+        wanted = [model for model in wanted if (model.endpoint, model.model) not in shipped]
+    for endpoint in dict.fromkeys(model.endpoint for model in wanted):
         offered = _offered(config, endpoint)
-        for one in wanted:
-            if one.endpoint == endpoint and offered is not None and one.model not in offered:
-                raise InputError(_refusal(config, one, offered))
+        for model in wanted:
+            if model.endpoint == endpoint and offered is not None and model.model not in offered:
+                raise InputError(_refusal(config, model, offered))
 
 
 def refuse_equal_agents(config: Config, stages: Sequence[str]) -> None:
@@ -51,12 +51,12 @@ def refuse_equal_agents(config: Config, stages: Sequence[str]) -> None:
 
     One role under several personas is a swarm too, and meant.
     """
-    asked: dict[tuple[str, str], str] = {}
+    names: dict[tuple[str, str], str] = {}
     roles = dict.fromkeys(role for role, _ in config.evaluate.swarm.cast) if "evaluate" in stages else {}
     for name in roles:
         role = config.models.role(name)
         model = role.model or name
-        if (other := asked.setdefault((role.endpoint, model), name)) != name:
+        if (other := names.setdefault((role.endpoint, model), name)) != name:
             raise InputError(
                 f"evaluate.swarm.agents: {other} and {name} are one model, '{model}' of {role.endpoint}; give "
                 f"models.roles.{name} another, or leave the agent out"
@@ -103,14 +103,14 @@ def _refusal(config: Config, wanted: _Wanted, offered: Sequence[str]) -> str:
 
 def _wanted(config: Config, stages: Sequence[str]) -> list[_Wanted]:
     """The models that servers have to offer; a trained one, or that of a pool, is served by ourselves, or its user."""
-    found = []
+    wanted = []
     for section, name in roles_of(config, stages):
         role = config.models.role(name)
         if role.endpoint != TRAINED and role.endpoint not in config.models.pools:
             named = name in config.models.roles and role.model is not None
             setting = f"models.roles.{name}.model" if named else _setting(config, section, name)
-            found.append(_Wanted(setting, role.endpoint, role.model or name))
-    return found
+            wanted.append(_Wanted(setting, role.endpoint, role.model or name))
+    return wanted
 
 
 def _setting(config: Config, section: str, role: str) -> str:

@@ -66,15 +66,15 @@ class RunOptions(BaseModel):
         Prefect itself would take the options of a flow run instead of the deployment's, the lake included.
         """
         base = RunOptions.model_validate(deployed)
-        given = self.model_dump(exclude_unset=True, exclude_none=True)
-        if base.lake and given.setdefault("lake", base.lake) != base.lake:
+        changes = self.model_dump(exclude_unset=True, exclude_none=True)
+        if base.lake and changes.setdefault("lake", base.lake) != base.lake:
             raise ConfigError(
                 f"options.lake: given '{self.lake}', but this deployment works on '{base.lake}' and on no other lake; "
                 "leave the field out, or deploy the flow for that lake (`geofix up --lake`)"
             )
         own = self.overrides  # of a run that was suspended they hold the deployment's already
         overrides = own if own[: len(base.overrides)] == base.overrides else [*base.overrides, *own]
-        return base.model_copy(update={**given, "overrides": overrides})
+        return base.model_copy(update={**changes, "overrides": overrides})
 
     def resolve(self) -> Config:
         """The configuration these options amount to."""

@@ -27,8 +27,8 @@ REVIEW = "review"  # what follows it needs an approved snapshot
 
 def steps_of(stage: str) -> Sequence["Stage | ColumnStage"]:
     """The steps of a stage, in order."""
-    found: Sequence[Stage | ColumnStage] = importlib.import_module(f"tasks.{stage}").STAGES
-    return found
+    steps: Sequence[Stage | ColumnStage] = importlib.import_module(f"tasks.{stage}").STAGES
+    return steps
 
 
 def check_step_names(names: Collection[str]) -> None:
@@ -50,14 +50,14 @@ def check_step_names(names: Collection[str]) -> None:
 
 def check_of(stage: str) -> "Callable[[Any], None] | None":
     """The function that checks a stage's input before anything starts, if the stage has one."""
-    found: Callable[[Any], None] | None = _offered(stage, "check")
-    return found
+    check: Callable[[Any], None] | None = _offered(stage, "check")
+    return check
 
 
 def report_of(stage: str) -> "Callable[[Lake, Any], Report] | None":
     """The function that reports what a stage made, if the stage has one."""
-    found: Callable[[Lake, Any], Report] | None = _offered(stage, "report")
-    return found
+    report: Callable[[Lake, Any], Report] | None = _offered(stage, "report")
+    return report
 
 
 def _offered(stage: str, name: str) -> Any:
@@ -74,31 +74,31 @@ def segments(config: "Config", stages: Sequence[str]) -> "list[tuple[str, list[S
     model of a phase, training is in two parts: the phases up to that one, and after the measurement the samples again
     and the phases that follow.
     """
-    train, found = config.train, steps_run(config, stages)
+    train, pending = config.train, steps_run(config, stages)
     if "train" in stages and "cold_start" not in train.phases:
-        found = [(stage, steps) for stage, steps in found if stage != "synthesize"]
-    if not {"difficulty", "train"} <= {stage for stage, _ in found}:
-        return found
+        pending = [(stage, steps) for stage, steps in pending if stage != "synthesize"]
+    if not {"difficulty", "train"} <= {stage for stage, _ in pending}:
+        return pending
     policy, phases = config.difficulty.policy, train.phases
     if "grpo" not in phases or train.grpo.pictures == "all":
-        return [(stage, steps) for stage, steps in found if stage != "difficulty"]
+        return [(stage, steps) for stage, steps in pending if stage != "difficulty"]
     if policy not in phases or config.difficulty.endpoint == "trained":
-        return found
+        return pending
     from tasks.runtime.stage import ColumnStage  # polars: `geofix --help` does without
 
-    at = [stage for stage, _ in found].index("difficulty")  # training is the stage after it
-    measured, (_, steps) = found[at], found[at + 1]
+    at = [stage for stage, _ in pending].index("difficulty")  # training is the stage after it
+    measured, (_, steps) = pending[at], pending[at + 1]
     last = next(number for number, step in enumerate(steps, 1) if step.name == f"train.{policy}")
     samples = [step for step in steps if isinstance(step, ColumnStage)]  # Pass@K finds more of them
     parts = [("train", steps[:last]), measured, ("train", [*samples, *steps[last:]])]
-    return [*found[:at], *parts, *found[at + 2 :]]
+    return [*pending[:at], *parts, *pending[at + 2 :]]
 
 
 def steps_run(config: "Config", stages: Sequence[str]) -> "list[tuple[str, list[Stage | ColumnStage]]]":
     """(stage, its steps) as far as a run of these stages has them under the recipe, in the order of the stages."""
-    found = [(stage, list(steps_of(stage))) for stage in stages]
+    steps_by_stage = [(stage, list(steps_of(stage))) for stage in stages]
     if "train" not in stages:
-        return found
+        return steps_by_stage
     from tasks.recipes.evaluation import training_steps  # polars: `geofix --help` does without
     from tasks.train import PHASES
 
@@ -106,7 +106,7 @@ def steps_run(config: "Config", stages: Sequence[str]) -> "list[tuple[str, list[
     left_out = () if config.train.phases else ("synthesize", "difficulty")
     return [
         (stage, [step for step in steps if stage != "train" or step in wanted])
-        for stage, steps in found
+        for stage, steps in steps_by_stage
         if stage not in left_out
     ]
 
@@ -131,13 +131,13 @@ def roles_of(config: "Config", stages: Sequence[str]) -> list[tuple[str, str]]:
     """(section, role) of the models that these stages ask."""
     from schemas.config import section_of
 
-    found = []
+    role_names = []
     for stage, steps in steps_run(config, stages):
         for step in steps:
             roles = getattr(step, "roles", None)
             section = step.section or stage
-            found += [(section, role) for role in (roles(section_of(config, section)) if roles else ())]
-    return found
+            role_names += [(section, role) for role in (roles(section_of(config, section)) if roles else ())]
+    return role_names
 
 
 def stages_between(first: str, last: str) -> list[str]:
@@ -155,5 +155,5 @@ def stages_of_flow(name: str, first: str = STAGES[0], last: str = STAGES[-1]) ->
 def flow_of(name: str) -> "Flow[..., Any]":
     """The flow of this name: `pipeline` or `refresh`, or a flow of the single stage."""
     module = "flows.single" if name in STAGES else f"flows.{name}"
-    found: Flow[..., Any] = getattr(importlib.import_module(module), name)
-    return found
+    flow: Flow[..., Any] = getattr(importlib.import_module(module), name)
+    return flow

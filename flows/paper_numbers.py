@@ -28,8 +28,15 @@ class NumberPair:
 def compared(paper: Paper, config: Config) -> list[NumberPair]:
     """Every number of the paper's settings and sizes beside ours."""
     return [
-        NumberPair(one.of, one.name, one.printed, _ours(one, config), one.setting or one.constant or "", one.differs)
-        for one in paper.numbers
+        NumberPair(
+            number.of,
+            number.name,
+            number.printed,
+            _ours(number, config),
+            number.setting or number.constant or "",
+            number.differs,
+        )
+        for number in paper.numbers
     ]
 
 

@@ -11,7 +11,7 @@ from flows.order import REVIEW, STAGES, stages_between
 from flows.session import open_session
 from flows.stages import run_stages
 from flows.states import final_state
-from tasks.runtime.outcome import StageResult
+from tasks.runtime.items.outcome import StageResult
 
 
 @flow(name="pipeline")

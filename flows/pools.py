@@ -21,7 +21,7 @@ from schemas.settings.models import TRAINED, pool_endpoint
 from schemas.settings.pools import Pool
 from tasks.lake import Lake
 from tasks.runtime.calls import book_gpu_seconds, spent_usd
-from tasks.runtime.model_pools import (
+from tasks.runtime.on_ray.model_pools import (
     LEASE_S,
     Keepers,
     PoolPlan,
@@ -30,12 +30,13 @@ from tasks.runtime.model_pools import (
     open_keepers,
     pool_address,
 )
-from tasks.runtime.ray_start import start_ray
-from tasks.runtime.ray_watch import nodes
+from tasks.runtime.on_ray.start import start_ray
+from tasks.runtime.on_ray.watch import nodes
 from tasks.runtime.stage import ColumnStage
 from tasks.services import BudgetExhausted
 
 RENEW_S = LEASE_S / 6
+SERVER = "infra.serve.server:served_app"  # of the engine `embedded`, imported by its replicas
 
 logger = logging.getLogger("geofix.pools")
 
@@ -59,8 +60,8 @@ class RunPools:
         self._up: dict[str, _Up] = {}
         self._lock = threading.Lock()
         self._ended = threading.Event()
-        asked = {*names, *asked_pools(config, stages)} & config.models.pools.keys() if config.models.pools else set()
-        self._plans = {name: pool_plan(name, config.models.pools[name], lake) for name in sorted(asked)}
+        wanted = {*names, *asked_pools(config, stages)} & config.models.pools.keys() if config.models.pools else set()
+        self._plans = {name: pool_plan(name, config.models.pools[name], lake) for name in sorted(wanted)}
         private = config.spread.address is None
         self._port = free_port() if private and config.models.pools else config.models.pool_port
 
@@ -100,7 +101,7 @@ class RunPools:
     def up(self) -> list[tuple[str, str, float]]:
         """(name, model, GPU seconds booked) of the pools that this run has up."""
         with self._lock:
-            return [(one.plan.name, one.plan.model, one.gpu_seconds) for one in self._up.values()]
+            return [(pool.plan.name, pool.plan.model, pool.gpu_seconds) for pool in self._up.values()]
 
     def address(self, plan: PoolPlan) -> str:
         """Where workers ask a pool."""
@@ -134,7 +135,7 @@ class RunPools:
             owner = f"{os.uname().nodename}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
             self._keepers = open_keepers(self._config.spread, self._port, owner)
             threading.Thread(target=self._watch, name="pools", daemon=True).start()
-        check_gpus([one.plan for one in self._up.values()] + new, nodes())
+        check_gpus([pool.plan for pool in self._up.values()] + new, nodes())
         for plan in new:  # all at once: a start takes minutes
             _say(f"pool {plan.name}: bringing up {plan.model} ({plan.settings.engine})")
             with self._lock:
@@ -145,15 +146,15 @@ class RunPools:
 
     def put_away(self, kept: Collection[str] = ()) -> None:
         """Put away all but the named pools, and book what they took."""
-        for application, one in list(self._up.items()):
-            if one.plan.name in kept:
+        for application, pool in list(self._up.items()):
+            if pool.plan.name in kept:
                 continue
             assert self._keepers is not None, "a pool is up"
-            self._book(one)
+            self._book(pool)
             with self._lock:
                 del self._up[application]
-            self._keepers.release(one.plan)
-            logger.info("pool %s: put away", one.plan.name)
+            self._keepers.release(pool.plan)
+            logger.info("pool %s: put away", pool.plan.name)
 
     def put_away_before(self, stage: str) -> None:
         """Where a stage computes on GPUs itself, pools that it does not ask give theirs back."""
@@ -190,25 +191,25 @@ class RunPools:
         while not self._ended.wait(RENEW_S):
             with self._lock:
                 up = list(self._up.values())
-            for one in up:
+            for pool in up:
                 with contextlib.suppress(GeofixError):  # the step that asks the pool says what is wrong with it
                     assert self._keepers is not None
-                    self._keepers.renew([one.plan])
-                    self._book(one)
+                    self._keepers.renew([pool.plan])
+                    self._book(pool)
 
-    def _book(self, one: _Up) -> None:
-        now_s, settings = time.monotonic(), one.plan.settings
-        seconds, one.booked_s = now_s - one.booked_s, now_s
+    def _book(self, pool: _Up) -> None:
+        now_s, settings = time.monotonic(), pool.plan.settings
+        seconds, pool.booked_s = now_s - pool.booked_s, now_s
         if not settings.gpus:
             return
         assert self._keepers is not None
-        state = self._keepers.states([one.plan]).get(one.plan.application)
+        state = self._keepers.states([pool.plan]).get(pool.plan.application)
         replicas = max(settings.replicas[0], sum(state.replicas.values()) if state else 0)
         gpu_seconds = seconds * settings.gpus * replicas
-        one.gpu_seconds += gpu_seconds
+        pool.gpu_seconds += gpu_seconds
         price = settings.usd_per_gpu_second
         book_gpu_seconds(
-            self._lake, one.plan.name, one.plan.model, gpu_seconds, None if price is None else gpu_seconds * price
+            self._lake, pool.plan.name, pool.plan.model, gpu_seconds, None if price is None else gpu_seconds * price
         )
 
 
@@ -223,23 +224,23 @@ def pool_plan(name: str, settings: Pool, lake: Lake) -> PoolPlan:
     """How a pool of the settings is brought up; InputError if its trained model is not in the lake."""
     kind, _, model_id = settings.model.partition(":")
     if kind != TRAINED or not model_id:
-        return PoolPlan(name, settings, settings.model, settings.model)
+        return PoolPlan(name, settings, settings.model, settings.model, SERVER)
     models = lake.read("models")
-    found = models.filter(pl.col("model_id") == model_id)
-    if found.is_empty():
+    rows = models.filter(pl.col("model_id") == model_id)
+    if rows.is_empty():
         known = ", ".join(models["model_id"].to_list()[-3:]) or "none"
         raise InputError(f"models.pools.{name}.model: the lake has no trained model '{model_id}'; its newest: {known}")
-    plan = _trained_plan(name, settings, lake, found["checkpoint"][-1])
-    return PoolPlan(name, settings, settings.model, plan.source)
+    plan = _trained_plan(name, settings, lake, rows["checkpoint"][-1])
+    return PoolPlan(name, settings, settings.model, plan.source, SERVER)
 
 
 def _trained_plan(name: str, settings: Pool, lake: Lake, stored: str) -> PoolPlan:
     if lake.blobs.is_local:
         folder = lake.blobs.pull(stored).absolute()
-        return PoolPlan(name, settings, folder.name, str(folder))
+        return PoolPlan(name, settings, folder.name, str(folder), SERVER)
     if settings.engine == "embedded":
         raise InputError(f"models.pools.{name}: only engine vllm reads checkpoints from an object store ({lake.uri})")
-    return PoolPlan(name, settings, stored.rstrip("/").rpartition("/")[2], lake.blobs.uri(stored))
+    return PoolPlan(name, settings, stored.rstrip("/").rpartition("/")[2], lake.blobs.uri(stored), SERVER)
 
 
 def _refuse_jobs(config: Config) -> None:

@@ -29,16 +29,16 @@ def read_secret(lake: Lake) -> str | None:
 def lake_secret(lake: Lake) -> str:
     """The same secret; made when it is first asked for, readable by its owner alone."""
     file = secret_file(lake)
-    found = read_secret(lake)
-    if found is None:
-        found = new_secret()
+    secret = read_secret(lake)
+    if secret is None:
+        secret = new_secret()
         fresh = file.with_suffix(".tmp")
         fresh.unlink(missing_ok=True)
         with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as opened:
-            opened.write(f"{found}\n")
+            opened.write(f"{secret}\n")
         fresh.replace(file)
     file.chmod(0o600)
-    return found
+    return secret
 
 
 def new_secret() -> str:

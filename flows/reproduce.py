@@ -28,7 +28,7 @@ from tasks.agent.attempt import TRAINED, newest_model
 from tasks.evaluate.reproduction import Answered, Reproduction, RowResult, measure
 from tasks.lake import Lake
 from tasks.reward.metrics import Metric
-from tasks.runtime.outcome import StageResult
+from tasks.runtime.items.outcome import StageResult
 from tasks.runtime.runner import digest
 from tasks.runtime.snapshots import Snapshot, approved_snapshot
 from tasks.runtime.stage import open_inputs
@@ -115,10 +115,12 @@ class Sweep:
         changed = self._changed(config, any(row.model_id for row in rows.values()))
         conditions = [*self._differences(config, lake, rows, changed), *conditions]
         about |= {"settings": changed}
-        found = Reproduction(self.name, self.paper, self.table, tuple(sets), rows, tuple(conditions), about)
-        lake.blobs.put(f"{self.folder}/table.md", found.markdown().encode())
-        lake.blobs.put(f"{self.folder}/table.json", json.dumps(found.as_json(), ensure_ascii=False, indent=1).encode())
-        return found
+        reproduction = Reproduction(self.name, self.paper, self.table, tuple(sets), rows, tuple(conditions), about)
+        lake.blobs.put(f"{self.folder}/table.md", reproduction.markdown().encode())
+        lake.blobs.put(
+            f"{self.folder}/table.json", json.dumps(reproduction.as_json(), ensure_ascii=False, indent=1).encode()
+        )
+        return reproduction
 
     def close(self) -> None:
         for server, _ in self._servers.values():
@@ -149,17 +151,17 @@ class Sweep:
         except (GeofixError, ConfigError, ServiceError) as error:
             self.failed += 1
             return RowResult(not_run=" ".join(str(error).split()))
-        found = RowResult(tuple(cells), policy, model_id, seconds=round(time.monotonic() - began, 1))
-        stored[key] = found.as_json()
-        return found
+        row_result = RowResult(tuple(cells), policy, model_id, seconds=round(time.monotonic() - began, 1))
+        stored[key] = row_result.as_json()
+        return row_result
 
     def _settings(self, row: TableRow, role: str | None, lake: Lake) -> dict[str, Any]:
         """What the row sets, on top of the user's settings."""
         profile = self.options.profile or "offline"
-        found = {**self.table.settings, **row.settings, **row.by_profile.get(profile, {})}
+        merged = {**self.table.settings, **row.settings, **row.by_profile.get(profile, {})}
         if row.role and role is not None and row.role.setting != "evaluate.policies":
-            found[row.role.setting] = role
-        config = self._config(found)
+            merged[row.role.setting] = role
+        config = self._config(merged)
         for name, part in row.shares.items():
             value: Any = config
             for step in name.split("."):
@@ -169,8 +171,8 @@ class Sweep:
                 value = pictures if value is None else min(value, pictures)
             if value is None:
                 raise RowFailed(f"it takes a share of {name}, which is not set: give --set {name}=N")
-            found[name] = max(1, round(part * value))
-        return found
+            merged[name] = max(1, round(part * value))
+        return merged
 
     def _policy(
         self, row: TableRow, role: str | None, settings: Mapping[str, Any], lake: Lake, snapshot: Snapshot
@@ -251,17 +253,17 @@ class Sweep:
                 cells += [_EMPTY] * len(self.table.columns)
                 continue
             own = {"evaluate.swarm.agents"} if row.policy is None and row.answer else set()  # the recipe's swarm
-            asked = {**{name: value for name, value in _ALONE.items() if name not in own}, **settings}
+            overrides = {**{name: value for name, value in _ALONE.items() if name not in own}, **settings}
             if pictures.source:
-                asked["evaluate.source"] = pictures.source
+                overrides["evaluate.source"] = pictures.source
             if row.answer is None:
-                asked["evaluate.policies"] = [policy]
+                overrides["evaluate.policies"] = [policy]
             elif row.policy is not None:
-                asked["evaluate.scaling.policies"] = [policy]
+                overrides["evaluate.scaling.policies"] = [policy]
             if self.table.measures == "answers":
-                self._flow("evaluate", asked)
-            found = Answered(lake, policy, self._config(asked).evaluate, snapshot, model_id, row.answer)
-            cells += [measure(column, row, pictures.slice, found) for column in self.table.columns.values()]
+                self._flow("evaluate", overrides)
+            answered = Answered(lake, policy, self._config(overrides).evaluate, snapshot, model_id, row.answer)
+            cells += [measure(column, row, pictures.slice, answered) for column in self.table.columns.values()]
         return cells
 
     # Settings and flows ---------------------------------------------------------------------------------------
@@ -294,7 +296,7 @@ class Sweep:
         config = self._config({name: value for name, value in settings.items() if name != "role"})
         of = {section: getattr(config, section).identity() for section in _SECTIONS}
         of["beside"] = {name: value for name, value in settings.items() if name.partition(".")[0] not in _SECTIONS}
-        shown = [None if one is None else one.model_dump() for one in sets]
+        shown = [None if picture_set is None else picture_set.model_dump() for picture_set in sets]
         columns = [column.model_dump() for column in self.table.columns.values()]
         return digest(
             "row", self.table.label, row.model_dump(exclude={"printed"}), of, shown, columns, snapshot.snapshot_id
@@ -302,8 +304,8 @@ class Sweep:
 
     def _stored(self, lake: Lake) -> dict[str, dict[str, Any]]:
         key = f"{self.folder}/rows.json"
-        found: dict[str, dict[str, Any]] = json.loads(lake.blobs.get(key)) if lake.blobs.exists(key) else {}
-        return found
+        stored: dict[str, dict[str, Any]] = json.loads(lake.blobs.get(key)) if lake.blobs.exists(key) else {}
+        return stored
 
     def _store(self, lake: Lake, stored: Mapping[str, Any]) -> None:
         lake.blobs.put(f"{self.folder}/rows.json", json.dumps(stored, ensure_ascii=False, indent=1).encode())
@@ -316,24 +318,27 @@ class Sweep:
         sections = [*(("train", "difficulty") if is_trained else ()), "evaluate"]
         phases = [f"train.{phase}." for phase in ("sft", "cold_start", "grpo") if phase not in config.train.phases]
         beside = (*phases, *(("difficulty.",) if config.train.grpo.pictures == "all" else ()), *_ALONE, "train.base")
-        found: dict[str, Any] = {}
+        changed: dict[str, Any] = {}
         for section in sections:
-            ours, theirs = (flat(getattr(one, section).identity(), section) for one in (config, recipe))
-            found |= {name: value for name, value in ours.items() if theirs.get(name) != value}
-        return {name: value for name, value in found.items() if not name.startswith(beside)}
+            ours, theirs = (flat(getattr(settings, section).identity(), section) for settings in (config, recipe))
+            changed |= {name: value for name, value in ours.items() if theirs.get(name) != value}
+        return {name: value for name, value in changed.items() if not name.startswith(beside)}
 
     def _differences(
         self, config: Config, lake: Lake, rows: Mapping[str, RowResult], changed: Mapping[str, Any]
     ) -> Iterator[str]:
         base = config.train.base
-        said = f"a Qwen2.5-VL of {config.train.tiny.layers} layers with random weights" if base == "tiny" else base
-        asked: dict[str, list[str]] = {}
+        base_name = f"a Qwen2.5-VL of {config.train.tiny.layers} layers with random weights" if base == "tiny" else base
+        names_by_policy: dict[str, list[str]] = {}
         for name, row in rows.items():
             if row.policy and not row.model_id:
-                asked.setdefault(row.policy, []).append(name)
-        roles = [f"{self._served(config, policy)} answers for {', '.join(names)}" for policy, names in asked.items()]
+                names_by_policy.setdefault(row.policy, []).append(name)
+        roles = [
+            f"{self._served(config, policy)} answers for {', '.join(names)}"
+            for policy, names in names_by_policy.items()
+        ]
         if any(row.model_id for row in rows.values()) or not roles:
-            roles.insert(0, f"here {said} is trained")
+            roles.insert(0, f"here {base_name} is trained")
         yield f"Model: the paper has {self.paper.model}; {'; '.join(roles)}."
         trained = lake.read("models").filter(pl.col("model_id").is_in([row.model_id for row in rows.values()]))
         parents = lake.read("models").filter(pl.col("model_id").is_in(trained["parent_id"].drop_nulls().implode()))
@@ -358,10 +363,10 @@ class Sweep:
 
 def flat(value: Mapping[str, Any], before: str) -> dict[str, Any]:
     """`section.field` -> value."""
-    found: dict[str, Any] = {}
-    for name, one in value.items():
-        found |= flat(one, f"{before}.{name}") if isinstance(one, Mapping) else {f"{before}.{name}": one}
-    return found
+    flattened: dict[str, Any] = {}
+    for name, inner in value.items():
+        flattened |= flat(inner, f"{before}.{name}") if isinstance(inner, Mapping) else {f"{before}.{name}": inner}
+    return flattened
 
 
 def picture_sets(table: PaperTable, lake: Lake) -> tuple[list[PictureSet | None], list[str]]:
@@ -371,7 +376,7 @@ def picture_sets(table: PaperTable, lake: Lake) -> tuple[list[PictureSet | None]
     """
     sources = set(lake.read("images", columns=["source"])["source"])
     has_tiers = lake.read("labels", columns=["tier"])["tier"].null_count() < lake.read("labels").height
-    found: list[PictureSet | None] = []
+    sets_read: list[PictureSet | None] = []
     words: list[str] = []
     for wanted in table.sets:
         missing = wanted.source is not None and wanted.source not in sources
@@ -379,14 +384,14 @@ def picture_sets(table: PaperTable, lake: Lake) -> tuple[list[PictureSet | None]
             name = wanted.source
             words.append(
                 f"Pictures: {wanted.name} is not in the lake (`geofix ingest … --name {name}` brings it in): "
-                + ("the lake's own benchmark stands for it." if not found else "its columns are empty.")
+                + ("the lake's own benchmark stands for it." if not sets_read else "its columns are empty.")
             )
         part = wanted.slice
         if part and part.startswith("tier=") and not has_tiers:
             part = None
             words.append(f"Pictures: {wanted.name} needs tiers, which the labels lack (curate.tiers.models).")
         resolved = wanted.model_copy(update={"source": None if missing else wanted.source, "slice": part})
-        seen = [(one.source, one.slice) for one in found if one]
-        empty = bool(found) and (missing or (resolved.source, resolved.slice) in seen)
-        found.append(None if empty else resolved)
-    return found, words
+        seen = [(picture_set.source, picture_set.slice) for picture_set in sets_read if picture_set]
+        empty = bool(sets_read) and (missing or (resolved.source, resolved.slice) in seen)
+        sets_read.append(None if empty else resolved)
+    return sets_read, words

@@ -157,17 +157,17 @@ def check_offline_world(wanted: OfflineSettings) -> None:
         require_extras("the offline world (profile offline)", "offline")
 
 
-def _is_the_wanted_one(found: dict[str, Any] | None, wanted: OfflineSettings) -> bool:
+def _is_the_wanted_one(health: dict[str, Any] | None, wanted: OfflineSettings) -> bool:
     """Whether a running world can be used: the same seed and size, and not one that ends with another command."""
-    if found is None or found.get("passing", True):
+    if health is None or health.get("passing", True):
         return False
-    if (found.get("seed"), found.get("size")) != (wanted.seed, wanted.size):
+    if (health.get("seed"), health.get("size")) != (wanted.seed, wanted.size):
         return False
     odd = []
-    if found.get("faults"):
-        odd.append(f"{found['faults']} fault rules")
-    if found.get("pano_width") != PANO_WIDTH:
-        odd.append(f"panoramas {found.get('pano_width')} wide")
+    if health.get("faults"):
+        odd.append(f"{health['faults']} fault rules")
+    if health.get("pano_width") != PANO_WIDTH:
+        odd.append(f"panoramas {health.get('pano_width')} wide")
     if odd:  # allowed, but the results should not be the first to show it
         logger.warning("using the offline world that runs at port %d, with %s", wanted.port, " and ".join(odd))
     return True
@@ -213,7 +213,7 @@ def offline_command(settings: OfflineSettings, port: int) -> list[str]:
 
 def wait_until_healthy(process: subprocess.Popen[bytes], url: str, log: Path, name: str = "a server") -> None:
     """Return when the server answers; GeofixError, with its log, if it ends or does not answer in time."""
-    begin = said = time.monotonic()
+    begin = reported_s = time.monotonic()
     while (now := time.monotonic()) < begin + START_S:
         if process.poll() is not None:
             from tasks.lake.writes import is_full
@@ -225,8 +225,8 @@ def wait_until_healthy(process: subprocess.Popen[bytes], url: str, log: Path, na
             raise GeofixError(f"{name} did not start (exit code {process.returncode}); its log is {log}")
         if answers(url) and process.poll() is None:
             return
-        if now - said >= SAY_EVERY_S:
-            said = now
+        if now - reported_s >= SAY_EVERY_S:
+            reported_s = now
             logger.warning("waiting for %s at %s for %.0f s now; its log is %s", name, url, now - begin, log)
         time.sleep(0.1)
     raise GeofixError(
@@ -237,9 +237,9 @@ def wait_until_healthy(process: subprocess.Popen[bytes], url: str, log: Path, na
 
 def _health(port: int) -> dict[str, Any] | None:
     with contextlib.suppress(ValueError):
-        found = json.loads(_get(f"http://127.0.0.1:{port}/health") or b"null")
-        if isinstance(found, dict) and found.get("service") == "geofix-offline":
-            return found
+        health = json.loads(_get(f"http://127.0.0.1:{port}/health") or b"null")
+        if isinstance(health, dict) and health.get("service") == "geofix-offline":
+            return health
     return None
 
 

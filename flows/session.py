@@ -22,8 +22,8 @@ from schemas.config import Config
 from schemas.extras import require_extras
 from schemas.settings.notify import Event
 from tasks.lake import Lake
-from tasks.runtime.outcome import StageResult, Tick
-from tasks.runtime.ray_start import check_temporary_folder
+from tasks.runtime.items.outcome import StageResult, Tick
+from tasks.runtime.on_ray.start import check_temporary_folder
 from tasks.runtime.runner import Context
 from tasks.runtime.snapshots import Snapshot, approved_snapshot
 from tasks.runtime.stage import ColumnStage, refuse_second_writers

@@ -20,7 +20,7 @@ from flows.trained import trained_model
 from schemas.config import section_of
 from tasks.review import newest_snapshot, renew_site
 from tasks.review.suites import require_suites
-from tasks.runtime.outcome import StageResult, Tick
+from tasks.runtime.items.outcome import StageResult, Tick
 from tasks.runtime.runner import ColumnStage, Stage, run
 from tasks.runtime.snapshots import approved_snapshot, find_snapshot
 from tasks.runtime.stage import Context
@@ -90,11 +90,11 @@ def _run_step(session: Session, step: Stage | ColumnStage, settings: Any, contex
     session.display.phase(f"{step.name}: reading its input")
     flows = session.config.flows
     retries = flows.retries if deployment.id else 0  # a terminal ends with exit code 3 instead of waiting
-    one = run_step.with_options(
+    task = run_step.with_options(
         task_run_name=step.name, retries=retries, retry_delay_seconds=exponential_backoff(flows.retry_delay_s)
     )
     try:
-        one(quote(_Work(session, step, settings, context, retries)))  # quoted: Prefect looks for no futures inside
+        task(quote(_Work(session, step, settings, context, retries)))  # quoted: Prefect looks for no futures inside
     finally:
         if session.run_log is not None:
             session.run_log.task_run_id = None

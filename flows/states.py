@@ -8,7 +8,7 @@ from prefect import State
 from prefect.states import Completed
 
 from schemas.errors import Outage
-from tasks.runtime.outcome import StageResult
+from tasks.runtime.items.outcome import StageResult
 from tasks.services.errors import ServiceError
 
 FAILED_ROWS = "FailedRows"  # everything ran, but some rows failed and are retried by the next run
@@ -31,7 +31,9 @@ def step_state(result: StageResult) -> State[StageResult]:
 def state_of(data: Any, results: Sequence[StageResult], before: Mapping[str, int] | None = None) -> State[Any]:
     """The same with any data as the result of the run."""
     where = [f"{count:,} rows failed in {stage}" for stage, count in (before or {}).items()]
-    where += [f"{one.failed:,} rows failed in {one.stage} ({_kinds(one)})" for one in results if one.failed]
+    where += [
+        f"{result.failed:,} rows failed in {result.stage} ({_kinds(result)})" for result in results if result.failed
+    ]
     if not where:
         return Completed(data=data)
     return Completed(name=FAILED_ROWS, message=f"{', '.join(where)}; retried by the next run", data=data)
@@ -74,5 +76,5 @@ def merged(first: StageResult, retry: StageResult) -> StageResult:
     )
 
 
-def _sum(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: one.get(name, 0) + other.get(name, 0) for name in {**one, **other}}
+def _sum(first: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: first.get(name, 0) + other.get(name, 0) for name in {**first, **other}}

@@ -122,8 +122,8 @@ def checkpoints(config: Config, models: pl.DataFrame, stage: str) -> dict[str, s
         return {}
     for name in names:
         if name in PHASES:
-            found = newest_model(models, recipe, name)
-            named += [found] if found else []
+            newest_id = newest_model(models, recipe, name)
+            named += [newest_id] if newest_id else []
         elif name.startswith(TRAINED):
             named.append(name.removeprefix(TRAINED))
     known = dict(models.sort("written_at").select("model_id", "checkpoint").iter_rows())

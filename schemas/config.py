@@ -66,13 +66,13 @@ class KnownSections(Settings):
 
 def _further_sections() -> dict[str, Any]:
     """The sections of parts that are not named above: modules of schemas/settings with a class `SECTION`."""
-    found: dict[str, Any] = {}
+    sections: dict[str, Any] = {}
     for module in pkgutil.iter_modules(settings.__path__):
         if module.name not in KnownSections.model_fields:
             section = getattr(importlib.import_module(f"{settings.__name__}.{module.name}"), "SECTION", None)
             if section is not None:
-                found[module.name] = (section, section())
-    return found
+                sections[module.name] = (section, section())
+    return sections
 
 
 if TYPE_CHECKING:
@@ -87,9 +87,9 @@ else:
 
 def section_of(config: Config, dotted: str) -> Settings:
     """The settings at a dotted path, such as `curate.judge`."""
-    found: Any = config
+    section: Any = config
     for name in dotted.split("."):
-        found = getattr(found, name, None) if isinstance(found, Settings) else None
-    if not isinstance(found, Settings):
+        section = getattr(section, name, None) if isinstance(section, Settings) else None
+    if not isinstance(section, Settings):
         raise ValueError(f"the configuration has no section '{dotted}'")
-    return found
+    return section

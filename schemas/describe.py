@@ -64,14 +64,14 @@ def _section(annotation: Any) -> type[Settings] | None:
     if isinstance(annotation, type) and issubclass(annotation, Settings):
         return annotation
     if typing.get_origin(annotation) in (Union, types.UnionType):
-        return next((found for one in typing.get_args(annotation) if (found := _section(one))), None)
+        return next((section for argument in typing.get_args(annotation) if (section := _section(argument))), None)
     return None
 
 
 def _meaning(kind: type[Settings], field: str) -> str:
     """The description; a class that only changes a default inherits that of the class before."""
-    for one in kind.__mro__:
-        info = getattr(one, "model_fields", {}).get(field)
+    for base in kind.__mro__:
+        info = getattr(base, "model_fields", {}).get(field)
         if info is not None and info.description:
             return str(info.description)
     return ""
@@ -82,15 +82,15 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Settings):
         return value.model_dump(mode="json")
     if isinstance(value, dict):
-        return {str(key): _plain(one) for key, one in value.items()}
+        return {str(key): _plain(inner) for key, inner in value.items()}
     if isinstance(value, (list, tuple, set, frozenset)):
-        return [_plain(one) for one in value]
+        return [_plain(item) for item in value]
     return value if value is None or isinstance(value, (bool, int, float)) else str(value)
 
 
 def allowed(info: FieldInfo) -> str:
     """What a field may be, in words."""
-    bounds = [words for one in info.metadata for words in _bound(one)]
+    bounds = [words for constraint in info.metadata for words in _bound(constraint)]
     return ", ".join([_type(info.annotation), *bounds])
 
 
@@ -104,11 +104,11 @@ def _type(annotation: Any) -> str:
     if origin is Literal:
         return " or ".join(map(str, inside))
     if origin in (Union, types.UnionType):
-        return " or ".join(dict.fromkeys(_type(one) for one in inside))
+        return " or ".join(dict.fromkeys(_type(part) for part in inside))
     if origin in (tuple, list, set, frozenset):
-        kinds = [one for one in inside if one is not Ellipsis]
+        kinds = [part for part in inside if part is not Ellipsis]
         if origin is tuple and Ellipsis not in inside:
-            return "[" + ", ".join(_type(one) for one in kinds) + "]"
+            return "[" + ", ".join(_type(kind) for kind in kinds) + "]"
         return f"list of {_type(kinds[0])}" if kinds else "list"
     if origin is dict:
         return f"mapping of name to {_type(inside[1])}"
@@ -117,15 +117,15 @@ def _type(annotation: Any) -> str:
     return _WORDS.get(annotation, getattr(annotation, "__name__", str(annotation)))
 
 
-def _bound(one: Any) -> list[str]:
-    if isinstance(one, (annotated_types.MinLen, annotated_types.MaxLen)):
-        least = isinstance(one, annotated_types.MinLen)
-        length = one.min_length if isinstance(one, annotated_types.MinLen) else one.max_length
+def _bound(constraint: Any) -> list[str]:
+    if isinstance(constraint, (annotated_types.MinLen, annotated_types.MaxLen)):
+        least = isinstance(constraint, annotated_types.MinLen)
+        length = constraint.min_length if isinstance(constraint, annotated_types.MinLen) else constraint.max_length
         return ["not empty"] if least and length == 1 else [f"at {'least' if least else 'most'} {length} long"]
-    pattern = getattr(one, "pattern", None)
+    pattern = getattr(constraint, "pattern", None)
     if pattern:
         return [f"like {pattern}"]
     words = {"ge": "at least", "gt": "more than", "le": "at most", "lt": "less than"}
     words["multiple_of"] = "a multiple of"
-    found = [(word, getattr(one, sign, None)) for sign, word in words.items()]
-    return [f"{word} {bound:,}" for word, bound in found if bound is not None and abs(bound) < HUGE]
+    bounds = [(word, getattr(constraint, sign, None)) for sign, word in words.items()]
+    return [f"{word} {bound:,}" for word, bound in bounds if bound is not None and abs(bound) < HUGE]

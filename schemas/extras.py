@@ -40,7 +40,7 @@ def _is_there(module: str) -> bool:
 def extra_of(module: str | None) -> str | None:
     """The extra that installs a module, or None if no extra does."""
     top = (module or "").partition(".")[0]
-    tops = {extra: [one.partition(".")[0] for one in modules] for extra, modules in EXTRAS.items()}
+    tops = {extra: [module.partition(".")[0] for module in modules] for extra, modules in EXTRAS.items()}
     return next((extra for extra, modules in tops.items() if top in modules), None)
 
 

@@ -91,10 +91,10 @@ def load_config(
 def _recipe(name: str) -> dict[str, Any]:
     folders = recipe_folders()
     _require_known("recipe", name, list(folders))
-    found: dict[str, Any] = {section: dict.fromkeys(fields, name) for section, fields in OF_RECIPE.items()}
+    values: dict[str, Any] = {section: dict.fromkeys(fields, name) for section, fields in OF_RECIPE.items()}
     own = _parse((folders[name] / SETTINGS).read_text(), f"{folders[name].name}/{SETTINGS}")
-    _merge(found, own, "", {}, ())
-    return found
+    _merge(values, own, "", {}, ())
+    return values
 
 
 def _ours(recipe: str) -> dict[str, Any]:
@@ -126,16 +126,16 @@ def _read_file(path: Path) -> dict[str, Any]:
 
 def _parse(text: str, source: str) -> dict[str, Any]:
     try:
-        found = yaml.load(text, _Loader)
+        document = yaml.load(text, _Loader)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f", line {mark.line + 1}" if mark else ""
         raise ConfigError(f"{source}{where}: not YAML: {getattr(error, 'problem', error)}") from None
-    if found is None:
+    if document is None:
         return {}
-    if not isinstance(found, dict) or not all(isinstance(key, str) for key in found):
+    if not isinstance(document, dict) or not all(isinstance(key, str) for key in document):
         raise ConfigError(f"{source}: must be a mapping of sections, such as 'plan:' with 'places: 100' below it")
-    return found
+    return document
 
 
 def _override(text: str) -> dict[str, Any]:
@@ -208,9 +208,9 @@ def _explain(error: Any, origin: Mapping[tuple[str, ...], str]) -> str:
         return f"{source}: {dotted}: no such field; {_meant(path, known)}allowed: {', '.join(known)}"
     about = _about(path)
     # Cross-field checks are raised on the section: its whole content would hide the message.
-    given = "" if isinstance(error["input"], dict | BaseModel) else f"given {_shown(path, error['input'])}; "
-    said = _requirement(error, path)
-    return f"{source}: {dotted}: {given}{said[0].lower()}{said[1:]}" + (f" ({about})" if about else "")
+    value = "" if isinstance(error["input"], dict | BaseModel) else f"given {_shown(path, error['input'])}; "
+    requirement = _requirement(error, path)
+    return f"{source}: {dotted}: {value}{requirement[0].lower()}{requirement[1:]}" + (f" ({about})" if about else "")
 
 
 def _requirement(error: Any, path: tuple[str, ...]) -> str:
@@ -235,13 +235,13 @@ def _meant(path: tuple[str, ...], known: Sequence[str]) -> str:
     names = [".".join((*path[:-1], close[0]))] if close else settings_named(path[-1])[:3]
     if not names:
         close = difflib.get_close_matches(path[-1], known, 1)
-        names = [".".join((*path[:-1], one)) for one in close]
+        names = [".".join((*path[:-1], field)) for field in close]
     return f"did you mean {' or '.join(repr(name) for name in names)}? " if names else ""
 
 
 def settings_named(field: str) -> list[str]:
     """Every setting of this name with its section, the shortest name first."""
-    every = [one.name for one in settings_of(Config(), Config())]
+    every = [setting.name for setting in settings_of(Config(), Config())]
     return sorted(
         (name for name in every if name.rpartition(".")[2] == field), key=lambda name: (name.count("."), name)
     )

@@ -79,13 +79,15 @@ class PaperTable(_Part):
     @classmethod
     def _short_forms(cls, value: Any) -> Any:
         """Numbers as names, and a column that is only where it comes from."""
-        found = dict(value)
+        expanded = dict(value)
         for kind in ("table", "figure"):
-            if isinstance(found.get(kind), int):
-                found[kind] = str(found[kind])
-        columns = found.get("columns") or {}
-        found["columns"] = {name: {"of": one} if isinstance(one, str) else one for name, one in columns.items()}
-        return found
+            if isinstance(expanded.get(kind), int):
+                expanded[kind] = str(expanded[kind])
+        columns = expanded.get("columns") or {}
+        expanded["columns"] = {
+            name: {"of": column} if isinstance(column, str) else column for name, column in columns.items()
+        }
+        return expanded
 
     @model_validator(mode="after")
     def _whole(self) -> "PaperTable":
@@ -131,7 +133,7 @@ class PaperNumber(_Part):
 
     @model_validator(mode="after")
     def _one_place(self) -> "PaperNumber":
-        if sum(one is not None for one in (self.setting, self.constant, self.fixed)) != 1:
+        if sum(source is not None for source in (self.setting, self.constant, self.fixed)) != 1:
             raise ValueError(f"'{self.name}' of {self.of}: name a setting, a constant or what is fixed")
         return self
 
@@ -158,13 +160,13 @@ class Paper(_Part):
 
     def find(self, kind: Kind, number: str) -> PaperTable:
         """The table or figure of this number; InputError with those that there are."""
-        mine = [one for one in self.tables if one.kind == kind]
-        found = [one for one in mine if one.number == number]
-        if not found:
-            parts = [one.number for one in mine if one.number.startswith(f"{number}-")]
-            known = ", ".join(parts or [one.number for one in mine])
+        mine = [table for table in self.tables if table.kind == kind]
+        matches = [table for table in mine if table.number == number]
+        if not matches:
+            parts = [table.number for table in mine if table.number.startswith(f"{number}-")]
+            known = ", ".join(parts or [table.number for table in mine])
             raise InputError(f"--{kind} {number}: {'it has parts' if parts else 'the paper has'} {known}")
-        return found[0]
+        return matches[0]
 
 
 def papers() -> dict[str, Path]:

@@ -8,12 +8,12 @@ OURS, OTHERS = ("tasks", "collect", "providers"), ("geofix_providers",)  # ours,
 
 def provider_packages() -> dict[str, str]:
     """The package of every provider, by name. A folder `my_streets` is the provider `my-streets`."""
-    found: dict[str, str] = {}
+    packages: dict[str, str] = {}
     for package in (OURS, OTHERS):
         # By the top package alone: a look for a package inside it would import the stage.
         spec = importlib.util.find_spec(package[0])
         for place in (spec.submodule_search_locations or ()) if spec else ():
             for file in Path(place, *package[1:]).glob("*/__init__.py"):
                 folder = file.parent.name
-                found.setdefault(folder.replace("_", "-"), ".".join((*package, folder)))
-    return dict(sorted(found.items()))
+                packages.setdefault(folder.replace("_", "-"), ".".join((*package, folder)))
+    return dict(sorted(packages.items()))

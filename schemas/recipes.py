@@ -20,10 +20,10 @@ def package_places() -> list[Path]:
 
 def recipe_folders() -> dict[str, Path]:
     """The folder of every recipe with settings of its own, by name. A folder `my_system` is the recipe `my-system`."""
-    found: dict[str, Path] = {}
+    folders: dict[str, Path] = {}
     for settings in (file for place in package_places() for file in place.glob(f"*/{SETTINGS}")):
-        found.setdefault(settings.parent.name.replace("_", "-"), settings.parent)
-    return dict(sorted(found.items()))
+        folders.setdefault(settings.parent.name.replace("_", "-"), settings.parent)
+    return dict(sorted(folders.items()))
 
 
 def training_recipes() -> list[str]:

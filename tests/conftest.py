@@ -87,7 +87,7 @@ def in_process(monkeypatch: pytest.MonkeyPatch) -> None:
 
         yield from asyncio.run(all_chunks()) if is_async else map(call, chunks)
 
-    monkeypatch.setattr("tasks.runtime.pool.spread", here)
+    monkeypatch.setattr("tasks.runtime.on_ray.pool.spread", here)
 
 
 @pytest.fixture

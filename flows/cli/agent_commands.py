@@ -30,11 +30,11 @@ def register(app: typer.Typer) -> None:
         f"geofix trajectories --as tagged --recipe {default_recipe()}",
     ]
     command(app, GROUP, shown)(trajectories)
-    given = [
+    arguments = [
         f"geofix verl --recipe {default_recipe()}",
         "geofix verl --model /models/Qwen2.5-VL-7B-Instruct --out /data/verl",
     ]
-    command(app, GROUP, given)(verl)
+    command(app, GROUP, arguments)(verl)
     command(app, GROUP, ["geofix mcp", f"geofix mcp street.jpg --tools {default_recipe()}"])(mcp)
 
 
@@ -60,17 +60,17 @@ def locate(
     recipe = RECIPES[config.synthesize.recipe]
     terminal = Terminal(silent=call.quiet or call.as_json)
     with agent_session(config, model) as session:
-        found = asyncio.run(locate_all(session, pictures, model, recipe, terminal))
+        located = asyncio.run(locate_all(session, pictures, model, recipe, terminal))
     if page is not None:
-        page.write_text(page_html(found), encoding="utf-8")
+        page.write_text(page_html(located), encoding="utf-8")
     else:
         blobs, key = Lake(config.lake).blobs, "reports/locate.html"
-        blobs.put(key, page_html(found).encode())
+        blobs.put(key, page_html(located).encode())
     if call.as_json:
-        print_json([one.as_row() for one in found])
+        print_json([result.as_row() for result in located])
     elif not call.quiet:
         print(f"page  {page or blobs.uri(key)}")
-    return DONE if all(one.answered or one.abstains for one in found) else FAILED
+    return DONE if all(result.answered or result.abstains for result in located) else FAILED
 
 
 def mcp(
@@ -87,9 +87,9 @@ def mcp(
     from tasks.agent.mcp_server import build_server, serve_stdio
     from tasks.agent.tools import TOOLS
     from tasks.recipes.recipe import RECIPES
-    from tasks.runtime.identity import code_version
+    from tasks.runtime.items.identity import code_version
 
-    offered = {name: one.prompt.tools for name, one in RECIPES.items()}
+    offered = {name: recipe.prompt.tools for name, recipe in RECIPES.items()}
     choices = {"all": tuple(TOOLS)} | {name: some for name, some in offered.items() if some}
     if tools not in choices:
         raise UsageError(f"--tools: there is no '{tools}'; there are {', '.join(choices)}")

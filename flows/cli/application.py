@@ -38,7 +38,7 @@ app = typer.Typer(
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        from tasks.runtime.identity import code_version
+        from tasks.runtime.items.identity import code_version
 
         print(code_version())
         raise typer.Exit

@@ -105,15 +105,16 @@ def _verify_folder(call: Call, folder: Path, key: str | None) -> int:
 def _verify_lake(call: Call, lake: "Lake") -> int:
     from tasks.evaluate.benchmark_files import check_months
 
-    found = check_months(lake)
+    months = check_months(lake)
     if call.as_json:
-        print_json([dataclasses.asdict(one) for one in found])
+        print_json([dataclasses.asdict(month) for month in months])
     else:
-        for one in found:
-            withdrawn = f", {one.withdrawn:,} withdrawn since" if one.withdrawn else ""
-            print(f"{one.month}: {one.pictures:,} pictures, {'as signed' if not one.problems else 'WRONG'}{withdrawn}")
-            for problem in one.problems:
+        for month in months:
+            withdrawn = f", {month.withdrawn:,} withdrawn since" if month.withdrawn else ""
+            verdict = "WRONG" if month.problems else "as signed"
+            print(f"{month.month}: {month.pictures:,} pictures, {verdict}{withdrawn}")
+            for problem in month.problems:
                 print(f"  {problem}")
-        if not found:
+        if not months:
             print("no month was drawn yet; run: geofix benchmark")
-    return FAILED if any(one.problems for one in found) else DONE
+    return FAILED if any(month.problems for month in months) else DONE

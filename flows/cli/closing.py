@@ -16,7 +16,7 @@ from tasks.evaluate.coverage import benchmark_coverage
 from tasks.evaluate.score_report import format_metric, newest_evaluations
 from tasks.lake import Lake
 from tasks.review.coverage import coverage, coverage_lines
-from tasks.runtime.outcome import StageResult
+from tasks.runtime.items.outcome import StageResult
 from tasks.runtime.report import report_folder
 
 SPLITS = ("train", "validation", "benchmark")
@@ -94,26 +94,26 @@ def _paused(results: Sequence[StageResult]) -> dict[str, float]:
 def _failures(results: Sequence[StageResult], lake: Lake) -> list[str]:
     """Why items failed, the most frequent reasons first, each with one of its messages."""
     failures = lake.read("failures", columns=["stage", "kind", "message"])
-    found = []
+    ranked = []
     for result in results:
         for kind, count in result.failures.items():
-            said = failures.filter(pl.col("stage") == result.stage, pl.col("kind") == kind)["message"].drop_nulls()
-            example = " ".join(str(said[0]).split()) if said.len() else ""
-            found.append((-count, f"  {result.stage:<20} {count:,} {kind}{f': {example}' if example else ''}"))
+            messages = failures.filter(pl.col("stage") == result.stage, pl.col("kind") == kind)["message"].drop_nulls()
+            example = " ".join(str(messages[0]).split()) if messages.len() else ""
+            ranked.append((-count, f"  {result.stage:<20} {count:,} {kind}{f': {example}' if example else ''}"))
     # Among equally many the earlier stage first: what comes after it may have failed for want of it.
-    return [line for _, line in sorted(found, key=lambda one: one[0])[:MOST_REASONS]]
+    return [line for _, line in sorted(ranked, key=lambda entry: entry[0])[:MOST_REASONS]]
 
 
 def _refused(results: Sequence[StageResult], call: Call) -> list[str]:
     """What the stages rejected in this run, by reason, the most frequent first."""
-    found = []
+    lines = []
     for result in results:
-        reasons = sorted(result.rejects.items(), key=lambda one: (-one[1], one[0]))
+        reasons = sorted(result.rejects.items(), key=lambda reject: (-reject[1], reject[0]))
         if reasons:
             more = f" and {len(reasons) - MOST_REASONS} more" if len(reasons) > MOST_REASONS else ""
             named = ", ".join(f"{count:,} {reason}" for reason, count in reasons[:MOST_REASONS])
-            found.append(f"  {result.stage:<20} {sum(result.rejects.values()):,}: {named}{more}")
-    return [f"Rejected, with the reason ({_command('show rejects', call)}):", *found] if found else []
+            lines.append(f"  {result.stage:<20} {sum(result.rejects.values()):,}: {named}{more}")
+    return [f"Rejected, with the reason ({_command('show rejects', call)}):", *lines] if lines else []
 
 
 def _made(lake: Lake, recipe: str) -> list[str]:
@@ -156,7 +156,7 @@ def _course(model: dict[str, Any]) -> str:
     shown = metrics.get("validations") or []
     held_out = ""
     if len(shown) > 1:
-        read, loss = ([one[name] for one in (shown[0], shown[-1])] for name in ("unread", "loss"))
+        read, loss = ([step[name] for step in (shown[0], shown[-1])] for name in ("unread", "loss"))
         held_out = (
             f"; on {shown[-1]['images']:.0f} held-out pictures loss {loss[0]:.2f} -> {loss[1]:.2f}, "
             f"answers that can be read {1 - read[0]:.0%} -> {1 - read[1]:.0%}"
@@ -193,10 +193,10 @@ def _score_lines(lake: Lake, recipe: str) -> list[str]:
         lines.append(f"  scores on the {split} split:" if split else "  scores of an earlier version, split not kept:")
         lines.append(f"    {'policy':<{width}}{'n':>6}{head}")
         for (policy,), rows in on_split.group_by("policy", maintain_order=True):
-            found = dict(rows.select("metric", "value").iter_rows())
-            cells = "".join(f"{format_metric(name, found[name]) if name in found else '-':>16}" for name in shown)
+            values = dict(rows.select("metric", "value").iter_rows())
+            cells = "".join(f"{format_metric(name, values[name]) if name in values else '-':>16}" for name in shown)
             lines.append(f"    {policy:<{width}}{rows['n'][0]:>6,}{cells}")
-    return [*lines, *(f"    {one}" for one in benchmark_coverage(lake))]
+    return [*lines, *(f"    {line}" for line in benchmark_coverage(lake))]
 
 
 def _without_verdict(results: Sequence[StageResult], lake: Lake) -> list[str]:
@@ -262,16 +262,16 @@ def _watched(lake: Lake, call: Call) -> list[str]:
     tried = lake.read("trajectories", columns=["image_id", "verdict", "tool_calls", "error_km"])
     by_tools = tried.filter((pl.col("verdict") == "kept") & (pl.col("tool_calls") > 0))
     error = by_tools.group_by("image_id").agg(pl.col("error_km").min())
-    found = (
+    watched_rows = (
         images.join(kept, on="image_id", how="semi")
         .filter(pl.col("kind") == "panorama")
         .join(error, on="image_id", how="left")
         .sort("error_km", "image_id", nulls_last=True)
         .head(WATCHED)
     )
-    if not lake.blobs.is_local or found.is_empty():
+    if not lake.blobs.is_local or watched_rows.is_empty():
         return []
-    files = (Path(lake.images.path(row["sha256"], row["extension"])) for row in found.iter_rows(named=True))
+    files = (Path(lake.images.path(row["sha256"], row["extension"])) for row in watched_rows.iter_rows(named=True))
     here = Path.cwd()
     pictures = " ".join(
         shlex.quote(str(file.relative_to(here) if file.is_relative_to(here) else file)) for file in files

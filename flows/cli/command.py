@@ -67,10 +67,10 @@ class UsageError(Exception):
 def run_command(call: Call, action: Callable[[], int]) -> NoReturn:
     """Run the action and exit with its code, or say in one line why it failed."""
     _exempt_loopback_from_proxies()
-    asked: list[int] = []
+    signals: list[int] = []
 
     def end(number: int, frame: object) -> None:
-        asked.append(number)
+        signals.append(number)
         raise KeyboardInterrupt  # the only exception of a handler that Ray's compiled code lets through
 
     if threading.current_thread() is threading.main_thread():
@@ -83,7 +83,7 @@ def run_command(call: Call, action: Callable[[], int]) -> NoReturn:
     try:
         code = action()
     except KeyboardInterrupt:
-        interrupted, code = True, 128 + (asked[-1] if asked else signal.SIGINT)
+        interrupted, code = True, 128 + (signals[-1] if signals else signal.SIGINT)
         _say("interrupted: finished work is saved; run the same command again to continue")
     except BrokenPipeError as error:
         code = PIPE_CLOSED if _stdout_is_closed() else _report(call, error)
@@ -106,9 +106,9 @@ def _exempt_loopback_from_proxies() -> None:
     """A proxy cannot reach this machine's own servers; Prefect's client and the lake's would ask it for them."""
     if not any(name.lower() in PROXIES for name in os.environ):
         return
-    given = os.environ.get("no_proxy", os.environ.get("NO_PROXY", ""))
-    if given.strip() != "*" and LOOPBACK not in given:
-        os.environ["NO_PROXY"] = os.environ["no_proxy"] = f"{given},{LOOPBACK}".lstrip(",")
+    exempt = os.environ.get("no_proxy", os.environ.get("NO_PROXY", ""))
+    if exempt.strip() != "*" and LOOPBACK not in exempt:
+        os.environ["NO_PROXY"] = os.environ["no_proxy"] = f"{exempt},{LOOPBACK}".lstrip(",")
 
 
 def _end_at_once_if_asked(code: int) -> None:

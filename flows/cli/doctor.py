@@ -26,16 +26,16 @@ def doctor(call: Call) -> int:
     """Say what is installed and missing, which service answers and what a GPU gives; 0 if the profile can run."""
     from flows.doctor import examine
 
-    found = examine(call.options().resolve())
-    missing = [one for one in found if one.verdict == "missing"]
+    findings = examine(call.options().resolve())
+    missing = [finding for finding in findings if finding.verdict == "missing"]
     if call.as_json:
-        print_json({"can_run": not missing, "findings": [asdict(one) for one in found]})
+        print_json({"can_run": not missing, "findings": [asdict(finding) for finding in findings]})
     elif not call.quiet:
-        _show(found, missing)
+        _show(findings, missing)
     return FAILED if missing else DONE
 
 
-def _show(found: "Sequence[Finding]", missing: "Sequence[Finding]") -> None:
+def _show(findings: "Sequence[Finding]", missing: "Sequence[Finding]") -> None:
     from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
@@ -44,9 +44,9 @@ def _show(found: "Sequence[Finding]", missing: "Sequence[Finding]") -> None:
     table.add_column(no_wrap=True)
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
-    for one in found:
-        table.add_row(one.about, MARKS[one.verdict], escape(one.text))
+    for finding in findings:
+        table.add_row(finding.about, MARKS[finding.verdict], escape(finding.text))
     console = Console(highlight=False)
     console.print(table)
-    names = ", ".join(one.about for one in missing)
+    names = ", ".join(finding.about for finding in missing)
     console.print(f"cannot run: {names}" if missing else "can run", style="bold")

@@ -1,42 +1,63 @@
-"""`--dry-run`: what a stage of the pipeline would cost, and what fits on the GPUs, without doing any of it."""
+"""`--dry-run`: what a stage or a whole recipe would cost, and what fits on the GPUs, without doing any of it."""
 
+import dataclasses
 import os
 import tempfile
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 from rich.console import Console
+from rich.filesize import decimal
 from rich.table import Table
 
 from flows.cli.command import DONE, Call
 from flows.cli.lake import existing_lake
 from flows.cli.printing import print_json
 from flows.cli.progress import duration
-from flows.order import services_of, steps_of
+from flows.offered import refuse_equal_agents
+from flows.order import segments, services_of, steps_of
+from flows.paper_numbers import NumberPair, compared
 from flows.session import Session, check_before
 from schemas.config import Config, section_of
+from schemas.describe import settings_of
 from schemas.errors import GeofixError
 from schemas.messages import Usage, money
+from schemas.paper_tables import PaperSizes, load_paper, papers
+from schemas.settings.models import TRAINED
 from schemas.settings.spread import SpreadSettings
+from tasks.difficulty.attempts import roles as difficulty_roles
 from tasks.lake import Lake
 from tasks.plan.report import COLUMNS as PLAN_COLUMNS
 from tasks.plan.report import write_report
 from tasks.plan.stage import STAGE as PLAN
+from tasks.recipes.recipe import RECIPES, prompt_with, rollout_prompt
+from tasks.recipes.rewards import reward_roles
 from tasks.runtime.calls import spent_usd
-from tasks.runtime.estimate import Limit, StepEstimate, estimate, limits
-from tasks.runtime.placement import Wanted, nodes_text, place
+from tasks.runtime.estimate import (
+    ModelCost,
+    StepEstimate,
+    estimate,
+    history,
+    least_hours,
+    limits,
+    model_cost,
+    tokens_before,
+)
+from tasks.runtime.on_ray.placement import Wanted, nodes_text, place
 from tasks.runtime.snapshots import approved_snapshot
-from tasks.runtime.stage import open_inputs
-from tasks.train.fitting import Forecast, forecast
+from tasks.runtime.stage import Stage, open_inputs
+from tasks.services import connect
+from tasks.services.connections import Models
+from tasks.train.fitting import forecast
 from tasks.train.memory import GIB, Gpu, fit_text, gpus, named_gpu
-from tasks.train.opening import base_folder, training_path
+from tasks.train.opening import base_folder, require_base, training_path
+from tasks.train.schedule import steps_of as training_steps
 
 REFUSED = 1
-TABLE_WIDTH = 110
 
 
 def dry_run(call: Call, stage: str) -> int:
@@ -52,56 +73,36 @@ def dry_run(call: Call, stage: str) -> int:
     context = session.context(config, services_of(config, [stage]), session.ready, stages=[stage])
     settings = {step.name: section_of(config, step.section or stage) for step in declared}
     steps = estimate(declared, settings, context)
-    requests = Counter[str]()
-    for step in steps:
-        requests.update(step.requests)
+    requests = sum((Counter(step.requests) for step in steps), Counter[str]())
     budgets, spent, budget = limits(requests, context.connections), spent_usd(lake), config.models.budget_usd
-    if call.as_json:
-        limited = [asdict(one) | {"minutes": one.minutes, "days": one.days} for one in budgets]
-        money_of = {"spent_usd": spent, "budget_usd": budget}
-        total = asdict(_total(steps)) | _sums(steps)
-        print_json({"stages": [asdict(one) for one in steps], "total": total, "budgets": limited, **money_of})
-    else:
-        _show(steps, budgets, spent, budget)
-    return DONE
-
-
-def _sums(steps: Sequence[StepEstimate]) -> dict[str, float]:
-    return {
-        "requests": sum(sum(one.requests.values()) for one in steps),
-        "bytes": sum(sum(one.bytes.values()) for one in steps),
-        "calls": sum(one.calls for one in steps),
-        "seconds": sum(one.seconds for one in steps),
+    total = sum((step.usage for step in steps), start=Usage())
+    sums = {
+        "requests": requests.total(),
+        "bytes": sum(sum(step.bytes.values()) for step in steps),
+        "calls": sum(step.calls for step in steps),
+        "seconds": sum(step.seconds for step in steps),
     }
-
-
-def _total(steps: Sequence[StepEstimate]) -> Usage:
-    usages = (Usage(round(one.prompt_tokens), round(one.completion_tokens), one.cost_usd) for one in steps)
-    return sum(usages, start=Usage())
-
-
-def _show(steps: Sequence[StepEstimate], budgets: Sequence[Limit], spent: float, budget: float | None) -> None:
-    # Wider than a narrow terminal: a line that wraps can be read, a figure that is cut cannot.
-    console = Console(highlight=False, soft_wrap=True, width=max(Console().width, TABLE_WIDTH))
-    total, sums = _total(steps), _sums(steps)
-    columns: list[tuple[str, Any]] = [("step", lambda one: one.stage), ("pending", lambda one: f"{one.items:,}")]
+    if call.as_json:
+        limited = [asdict(limit) | {"minutes": limit.minutes, "days": limit.days} for limit in budgets]
+        rows = [step.to_dict() for step in steps]
+        money_of = {"spent_usd": spent, "budget_usd": budget}
+        print_json({"stages": rows, "total": asdict(total) | sums, "budgets": limited, **money_of})
+        return DONE
+    console = _console()
+    columns: dict[str, Callable[[StepEstimate], str]] = {"step": lambda s: s.stage, "pending": lambda s: f"{s.items:,}"}
     if sums["requests"]:
-        columns.append(("requests", lambda one: f"{sum(one.requests.values()):,.0f}"))
-        columns.append(("bytes", lambda one: _size(sum(one.bytes.values()))))
+        columns["requests"] = lambda s: f"{sum(s.requests.values()):,.0f}"
+        columns["bytes"] = lambda s: decimal(int(sum(s.bytes.values())))
     if sums["calls"]:
-        columns.append(("calls", lambda one: f"{one.calls:,.0f}"))
-        columns.append(("tokens in", lambda one: f"{one.prompt_tokens:,.0f}"))
-        columns.append(("tokens out", lambda one: f"{one.completion_tokens:,.0f}"))
-        columns.append(("money", lambda one: money(one.cost_usd)))
-    columns.append(("time", lambda one: duration(one.seconds)))
-    table = Table(box=None, header_style="bold")
-    for name, _ in columns:
-        table.add_column(name, justify="left" if name == "step" else "right", no_wrap=True)
+        columns["calls"] = lambda s: f"{s.calls:,.0f}"
+        columns["tokens in"] = lambda s: f"{s.usage.prompt_tokens:,}"
+        columns["tokens out"] = lambda s: f"{s.usage.completion_tokens:,}"
+        columns["money"] = lambda s: money(s.usage.cost_usd)
+    columns["time"] = lambda s: duration(s.seconds)
+    console.print(_table(columns, [[cell(step) for cell in columns.values()] for step in steps], ("step",)))
     for step in steps:
-        table.add_row(*(cell(step) for _, cell in columns))
-    console.print(table)
-    for step in steps:
-        for note in (_basis(step), *step.notes):
+        basis = f"as {step.measured:,} items before" if step.measured else "a default, for it was never measured here"
+        for note in (basis if step.items else "nothing to do", *step.notes):
             console.print(f"  {step.stage}: {note}")
     for limit in budgets:
         named = f"{limit.requests:,.0f} requests ({', '.join(limit.kinds)})"
@@ -110,8 +111,6 @@ def _show(steps: Sequence[StepEstimate], budgets: Sequence[Limit], spent: float,
         else:
             more = f"; that takes {limit.days} days, run again after each midnight UTC" if limit.days > 1 else ""
             console.print(f"{named} of {limit.per_day:,} a day{more}.")
-    if not any(step.items for step in steps):
-        console.print("Nothing to do: everything is finished, and nothing is due to be looked at again.")
     if sums["calls"]:
         console.print(f"Spent on this lake so far: {money(spent)}; this run: {money(total.cost_usd)}.")
         if total.cost_usd is None:
@@ -120,23 +119,21 @@ def _show(steps: Sequence[StepEstimate], budgets: Sequence[Limit], spent: float,
             enough = "is enough" if spent + total.cost_usd <= budget else "is not enough: the run would stop before it"
             console.print(f"The budget of {money(budget)} {enough}.")
     console.print("No service was asked and nothing was written.")
+    return DONE
 
 
-def _basis(step: StepEstimate) -> str:
-    if not step.items:
-        return "nothing to do"
-    return f"as {step.measured:,} items before" if step.measured else "a default, for it was never measured here"
+def _console() -> Console:
+    """Wider than most terminals: a line that wraps can be read, a figure that is cut cannot."""
+    return Console(highlight=False, soft_wrap=True, width=max(Console().width, 200))
 
 
-def _size(size: float) -> str:
-    for unit, scale in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if size >= scale:
-            return f"{size / scale:,.1f} {unit}"
-    return f"{size:,.0f} B"
-
-
-def _sizes(one: Forecast) -> dict[str, float]:
-    return asdict(one.memory) | {"total": one.memory.total}
+def _table(columns: Iterable[str], rows: Iterable[Sequence[str]], texts: Sequence[str]) -> Table:
+    table = Table(box=None, header_style="bold")
+    for name in columns:
+        table.add_column(name, justify="left" if name in texts else "right", no_wrap=True)
+    for row in rows:
+        table.add_row(*row)
+    return table
 
 
 def cluster_of(spread: SpreadSettings) -> tuple[dict[str, dict[str, float]], list[Gpu]]:
@@ -146,11 +143,11 @@ def cluster_of(spread: SpreadSettings) -> tuple[dict[str, dict[str, float]], lis
         return {"this machine": {"CPU": float(os.cpu_count() or 1), "GPU": float(len(seen))}}, seen
     if spread.submits_jobs:
         raise GeofixError("spread.address: --dry-run asks the cluster's nodes by host:port or ray://host:port")
-    from tasks.runtime.ray_start import start_ray
-    from tasks.runtime.ray_watch import named_nodes, on_gpu_nodes
+    from tasks.runtime.on_ray.start import start_ray
+    from tasks.runtime.on_ray.watch import named_nodes, on_gpu_nodes
 
     start_ray(spread)
-    return named_nodes(), [Gpu(*one) for one in on_gpu_nodes(described_gpus)]
+    return named_nodes(), [Gpu(*gpu) for gpu in on_gpu_nodes(described_gpus)]
 
 
 def described_gpus() -> list[tuple[int, str, float, float]]:
@@ -233,7 +230,7 @@ def train_dry_run(call: Call, size: str | None = None) -> int:
                 "samples": one.samples,
                 "steps": one.steps,
                 "longest_text_tokens": one.text_tokens,
-                "bytes": {name: round(size) for name, size in _sizes(one).items()},
+                "bytes": {name: round(size) for name, size in one.memory.to_dict().items()},
                 "fits": None if gpu is None else fit,
                 "settings": fit_text(one.settings, one.phase),
                 "advice": None if fit else one.advice,
@@ -242,14 +239,11 @@ def train_dry_run(call: Call, size: str | None = None) -> int:
         ]
         print_json({"stages": phases, "gpus": [asdict(one) for one in seen], "nodes": nodes, "placement": plan})
         return DONE if all(fits) else REFUSED
-    console = Console(highlight=False, soft_wrap=True)
-    table = Table(box=None, header_style="bold")
-    for column in ("phase", "samples", "steps", "weights", "grads", "states", "ref.", "activ.", "cache", "total GiB"):
-        table.add_column(column, justify="left" if column == "phase" else "right")
-    for one in found:
-        sizes = (f"{size / GIB:,.1f}" for size in _sizes(one).values())
-        table.add_row(one.phase, f"{one.samples:,}", f"{one.steps:,}", *sizes)
-    console.print(table)
+    console = _console()
+    columns = ("phase", "samples", "steps", "weights", "grads", "states", "ref.", "activ.", "cache", "total GiB")
+    sizes = [(f"{size / GIB:,.1f}" for size in one.memory.to_dict().values()) for one in found]
+    rows = [(one.phase, f"{one.samples:,}", f"{one.steps:,}", *size) for one, size in zip(found, sizes, strict=True)]
+    console.print(_table(columns, rows, ("phase",)))
     for device in seen:
         free, whole = device.free / GIB, device.total / GIB
         console.print(f"GPU {device.index}: {device.name}, {free:.0f} of {whole:.0f} GiB free")
@@ -274,3 +268,260 @@ def train_dry_run(call: Call, size: str | None = None) -> int:
         console.print("train.base has no packed path: it would train by transformers' own forward pass, slower.")
     console.print("Nothing was loaded and nothing written.")
     return DONE if all(fits) else REFUSED
+
+
+# A whole recipe ----------------------------------------------------------------------------------------------
+
+# Tokens of a call that was never measured (docs/models.md): words of the question, and words of the answer. A model
+# that sees is also sent the picture.
+PIXELS_A_TOKEN = 28 * 28  # Qwen2.5-VL's; others count fewer tokens for a picture of this size
+ASSUMED = {
+    "curate.judge": (900, 250),
+    "curate.tiers": (300, 300),
+    "synthesize": (1500, 500),
+    "difficulty.attempts": (500, 400),
+    "train.grpo": (600, 100),  # a reward's question about an answer
+    "train.swarm_rounds": (1000, 300),
+    "evaluate.answers": (1500, 300),
+    "evaluate.scaling": (1500, 300),
+    "evaluate.swarm": (3000, 300),
+}
+PLANNER = (4000, 300)  # SpotAgent's Tool-Call agent reads and writes no picture
+TURNS = 5  # replies of an agent with tools, of 7 or 8 at most
+SWARM_CALLS = 40  # of one agent: smileGeo's Table 2 prints 725 k tokens a picture for the swarm and its baselines
+ROUND_CALLS = 2  # of one agent in a round of learning: half of them answer, are reviewed by two and sum up
+# docs/train-gpu.md, one H200, Qwen2.5-VL-7B's shape: tokens trained on, and tokens drawn, in a second.
+TRAINED_A_SECOND, DRAWN_A_SECOND = 9_000, 4_000
+MEASURED_BASE = "Qwen2.5-VL-7B"
+
+
+def recipe_dry_run(call: Call, stages: Sequence[str]) -> int:
+    """Print the paper's numbers beside ours and the cost of a whole recipe; the exit code is 0 whatever it costs.
+
+    Items are the lake's pictures, or those of the paper where the lake has none. Tokens of a call are those of earlier
+    calls to the same model, else the assumptions above. Nothing is asked and no key is needed.
+    """
+    config = call.options().resolve()
+    if "train" in stages:
+        require_base(config.train)
+    refuse_equal_agents(config, stages)
+    lake = Lake(config.lake, read_only=True)
+    paper = load_paper(config.recipe) if config.recipe in papers() else None
+    in_lake, shares = _sizes_of(lake), config.plan.split
+    planned = config.plan.places * (config.collect.panoramas + config.collect.photos)
+    of_plan = PaperSizes(train=round(planned * shares.train), benchmark=round(planned * shares.benchmark))
+    sizes = in_lake or (paper.sizes if paper else None) or of_plan
+    models = connect(config.services, {}, (), config.models, ()).chat.models
+    steps = list(_recipe_costs(config, stages, lake, sizes, models))
+    hours = least_hours([cost for *_, cost in steps], models)
+    phases = list(_phases(config, sizes)) if "train" in stages else []
+    numbers = compared(paper, config) if paper else []
+    tool_calls = _tool_calls(config, sizes, stages)
+    as_paper = dataclasses.replace(call, overrides=[*(call.overrides or []), "quality=paper"]).options().resolve()
+    changed = [one for one in settings_of(as_paper, config) if one.value != one.default and one.name != "quality"]
+    prices = [cost.cost_usd for *_, cost in steps]
+    known_usd = sum(usd or 0.0 for usd in prices)
+    if call.as_json:
+        print_json({
+            "quality": config.quality, "quality_changes": {one.name: one.value for one in changed},
+            "base": config.train.base, "numbers": [asdict(one) for one in numbers], "sizes": sizes.model_dump(),
+            "is_of_lake": in_lake is not None, "hours": hours, "tool_calls": tool_calls,
+            "steps": [{"step": step, "pictures": count, "cost": asdict(cost)} for step, count, cost in steps],
+            "phases": phases, "total": {"cost_usd": None if None in prices else known_usd, "known_usd": known_usd},
+        })  # fmt: skip
+        return DONE
+    console = _console()
+    base = f", base {config.train.base}" if config.train.phases else ""
+    console.print(
+        f"recipe {config.recipe}, profile {config.profile}, quality {config.quality}{base}, lake {config.lake}"
+    )
+    for setting in changed:
+        console.print(f"  quality ours: {setting.name} {setting.default} becomes {setting.value}", markup=False)
+    _show_numbers(console, config, numbers)
+    origin = "of the lake" if in_lake else "of the paper's experiments, for the lake has none yet"
+    console.print(f"\n{sizes.train:,} pictures to train on and {sizes.benchmark:,} to evaluate on: {origin}.")
+    columns = ("step", "pictures", "role", "model", "calls", "tokens in", "tokens out", "money", "tokens are")
+    rows = [
+        (
+            step, f"{count:,}", cost.role, f"{cost.model or 'the one that is trained'} ({cost.endpoint})",
+            f"{cost.calls:,.0f}", f"{cost.prompt_tokens:,.0f}", f"{cost.completion_tokens:,.0f}",
+            "own GPU" if cost.endpoint == TRAINED else _dollars(cost.cost_usd),
+            f"of {cost.measured:,} calls" if cost.measured else "assumed",
+        )
+        for step, count, cost in steps
+    ]  # fmt: skip
+    console.print(_table(columns, rows, ("step", "role", "model")))
+    for phase in phases:
+        spent = phase["gpu_hours"]
+        known = "its hours were not measured" if spent is None else f"{spent:,.0f} h of one H200"
+        console.print(f"train.{phase['phase']}: {phase['samples']:,} samples, {phase['steps']:,} steps, {known}")
+    if tool_calls:
+        console.print(f"tools: {tool_calls:,} calls at most, whose prices are not known here")
+    for name, least in hours.items():
+        known = "no limit is set, so its hours are not known" if least is None else f"{least:,.0f} h at least"
+        console.print(f"endpoint {name}: {known}")
+    unpriced = sorted({str(cost.model) for *_, cost in steps if cost.cost_usd is None})
+    unknown = f", and what {', '.join(unpriced)} cost, whose price is unknown" if unpriced else ""
+    console.print(f"An estimate: {_dollars(known_usd)}{unknown}.")
+    if any(step == "curate.judge" for step, *_ in steps):
+        console.print("Pictures of published sets (`geofix ingest` of MP16-Pro, Im2GPS3k …) are not judged.")
+    console.print("What is finished is not taken off: `geofix STAGE --dry-run`. No service was asked, nothing written.")
+    return DONE
+
+
+def _recipe_costs(
+    config: Config, stages: Sequence[str], lake: Lake, sizes: PaperSizes, models: Models
+) -> Iterator[tuple[str, int, ModelCost]]:
+    """(step, pictures, cost) for each model that a step asks."""
+    for stage, declared in segments(config, stages):
+        for step in declared:
+            if isinstance(step, Stage) and step.roles is not None:
+                asked = list(_calls(step.name, section_of(config, step.section or stage), config, sizes))
+                before = history(lake, step.name, models, [role for role, *_ in asked])
+                for role, pictures, calls, tokens in asked:
+                    known, count = tokens_before(before, role, models)
+                    yield step.name, pictures, model_cost(models, role, calls, known if count else tokens, count)
+
+
+def _sizes_of(lake: Lake) -> PaperSizes | None:
+    """The lake's pictures; None where it has no labels yet."""
+    counts = dict(lake.read("labels", columns=["split"]).group_by("split").len().iter_rows())
+    if not counts:
+        return None
+    kept = lake.read("regimes", columns=["kept"]).filter(pl.col("kept")).height
+    return PaperSizes(train=counts.get("train", 0), benchmark=counts.get("benchmark", 0), learnable=kept or None)
+
+
+def _at_most(count: int, limit: int | None) -> int:
+    return count if limit is None else min(count, limit)
+
+
+def _rollouts(config: Config, sizes: PaperSizes) -> int:
+    """Rollouts of GRPO."""
+    grpo = config.train.grpo
+    pictures = sizes.learnable or sizes.train if grpo.pictures != "all" else sizes.train
+    return round(_at_most(pictures, grpo.max_pictures) * grpo.group_size * grpo.epochs)
+
+
+def _calls(
+    step: str, settings: Any, config: Config, sizes: PaperSizes
+) -> Iterator[tuple[str, int, float, tuple[float, float]]]:
+    """(role, pictures, calls, assumed tokens of one) of a step."""
+    text, answer = ASSUMED.get(step, (1500, 500))
+    seen = (text + getattr(settings, "view_max_pixels", 2_000_000) / PIXELS_A_TOKEN, answer)
+    if step in ("curate.judge", "curate.tiers"):
+        is_asked = step != "curate.judge" or settings.pictures != "none"
+        pictures = sizes.train + sizes.benchmark if is_asked else 0
+        for role in settings.models:
+            yield role, pictures, pictures, seen
+    elif step == "synthesize":
+        recipe = RECIPES[settings.recipe]
+        pictures = _at_most(sizes.train, settings.max_images)
+        writers = recipe.writer.roles(settings) if recipe.writer and not settings.single_agent else (settings.agent,)
+        for role in dict.fromkeys(writers):
+            is_planner = role == settings.planner and settings.planner != settings.observer
+            calls = TURNS if is_planner else 2 if len(writers) > 1 else 3 if recipe.prompt.tools else 1
+            yield role, pictures, pictures * settings.samples * calls, PLANNER if is_planner else seen
+    elif step == "difficulty.attempts":
+        pictures = _at_most(sizes.train, settings.max_images)
+        turns = TURNS if prompt_with(settings.agent_recipe, settings.tools).tools else 1
+        own, *rewards = difficulty_roles(settings)
+        yield own, pictures, pictures * settings.k * turns, seen
+        for role in rewards:
+            yield role, pictures, pictures * settings.k, (text, answer)
+    elif step == "train.grpo":
+        rollouts = _rollouts(config, sizes)
+        for role in reward_roles(settings.recipe, settings.grpo.reward):
+            yield role, round(rollouts / settings.grpo.group_size), rollouts, (text, answer)
+    elif step == "train.swarm_rounds":
+        pictures = _at_most(sizes.train, settings.swarm.learning.max_images)
+        calls = pictures * settings.swarm.learning.rounds * ROUND_CALLS
+        for role, _ in settings.swarm.cast:
+            yield role, pictures, calls, seen
+    elif step.startswith("evaluate."):
+        pictures = _at_most(sizes.benchmark, settings.max_images)
+        turns = TURNS if prompt_with(settings.agent_recipe, settings.tools).tools else 1
+        if step == "evaluate.answers":
+            trained = ["trained"] if settings.trained else []
+            for role in (*settings.policies, *trained):
+                yield ("trained" if role in config.train.phases else role), pictures, pictures * turns, seen
+            if settings.verifier:
+                yield settings.verifier, pictures, pictures * len([*settings.policies, *trained]), (400, 50)
+        elif step == "evaluate.scaling" and settings.scaling.policies:
+            scaling = settings.scaling
+            for role in scaling.policies:
+                yield ("trained" if role in config.train.phases else role), pictures, pictures * turns * scaling.n, seen
+            yield scaling.verifier, pictures, pictures * len(scaling.policies), (seen[0] + 3000 * scaling.n, 500)
+        elif step == "evaluate.swarm":
+            for role, _ in settings.swarm.cast:
+                yield role, pictures, pictures * SWARM_CALLS, (text, answer)
+
+
+def _tool_calls(config: Config, sizes: PaperSizes, stages: Sequence[str]) -> int:
+    found = 0
+    if "synthesize" in stages and "cold_start" in config.train.phases:
+        prompt = RECIPES[config.synthesize.recipe].prompt
+        found += _at_most(sizes.train, config.synthesize.max_images) * (prompt.budgets.calls if prompt.tools else 0)
+    if "train" in stages and "grpo" in config.train.phases:
+        prompt = rollout_prompt(config.train.recipe, config.train.grpo.max_turns)
+        found += _rollouts(config, sizes) * (prompt.budgets.calls if prompt.tools else 0)
+    if "evaluate" in stages:
+        prompt = prompt_with(config.evaluate.agent_recipe, config.evaluate.tools)
+        policies = len(config.evaluate.policies) + config.evaluate.trained
+        scaled = config.evaluate.scaling.n * len(config.evaluate.scaling.policies)
+        found += sizes.benchmark * (policies + scaled) * (prompt.budgets.calls if prompt.tools else 0)
+    return found
+
+
+def _phases(config: Config, sizes: PaperSizes) -> Iterator[dict[str, Any]]:
+    """Samples, steps and, where this base was measured, hours of one GPU."""
+    train = config.train
+    picture = train.image_max_pixels / PIXELS_A_TOKEN
+    is_measured = MEASURED_BASE in train.base
+    for phase in train.phases:
+        if phase == "grpo":
+            drawn = _rollouts(config, sizes)
+            pictures = round(drawn / train.grpo.group_size / train.grpo.epochs)
+            steps = training_steps(pictures, train.grpo.prompts_per_step, train.grpo.epochs, train.grpo.max_steps)
+            answer = 500 * (TURNS if train.grpo.max_turns else 1)
+            passes = 3 if train.grpo.kl else 2  # old and reference policy forwards are a third of a step each
+            tokens = drawn * answer + drawn / train.grpo.group_size * (picture + 500)
+            seconds = drawn * answer / DRAWN_A_SECOND + tokens * (1 + (passes - 1) / 3) / TRAINED_A_SECOND
+        else:
+            tuner = train.sft if phase == "sft" else train.cold_start
+            pictures = sizes.train
+            if phase == "cold_start":
+                pictures = sizes.trajectories or _at_most(sizes.train, config.synthesize.max_images)
+            steps = training_steps(pictures, tuner.batch_size, tuner.epochs, tuner.max_steps)
+            length = picture + (500 if phase == "sft" else 5000)
+            seconds = pictures * tuner.epochs * length / TRAINED_A_SECOND
+        hours = seconds / 3600 if is_measured else None
+        yield {"phase": phase, "samples": pictures, "steps": steps, "gpu_hours": hours}
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, list):
+        return ", ".join(_plain(one) for one in value)
+    return f"{value:g}" if isinstance(value, float) and value < 1e6 else str(value)
+
+
+def _dollars(usd: float | None) -> str:
+    return "price unknown" if usd is None else f"${usd:,.0f}" if usd >= 100 else f"${usd:,.2f}"
+
+
+def _show_numbers(console: Console, config: Config, numbers: Sequence[NumberPair]) -> None:
+    if not numbers:
+        console.print("No paper's numbers are known of this recipe.")
+        return
+    columns = ("", "in the paper", "paper", "ours", "where")
+    rows = [
+        (one.of, one.name, _plain(one.printed), f"{_plain(one.ours)}{'' if one.is_same else ' *'}", one.where)
+        for one in numbers
+    ]
+    console.print(_table(columns, rows, columns))
+    others = [one for one in numbers if not one.is_same]
+    said = [one for one in others if one.differs]
+    named = f", and {len(said)} that docs/papers.md names" if said else ""
+    console.print(f"{len(numbers)} numbers, {len(others) - len(said)} different{named}.")
+    for one in others:
+        console.print(f"  {one.name}: {one.differs or f'set by {config.profile}, a file, --set or quality'}")

@@ -115,8 +115,8 @@ def _evaluate(
 
 
 def _common(images: int | None, tools: str | None) -> list[str]:
-    found = [] if images is None else [f"evaluate.max_images={images}"]
-    return found if tools is None else [*found, f"evaluate.tools={_listed(tools.split(','))}"]
+    overrides = [] if images is None else [f"evaluate.max_images={images}"]
+    return overrides if tools is None else [*overrides, f"evaluate.tools={_listed(tools.split(','))}"]
 
 
 def _listed(names: Sequence[str]) -> str:

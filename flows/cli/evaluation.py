@@ -52,15 +52,15 @@ def score(
     if rows is not None:
         write_rows(reports, rows)
     if call.as_json:
-        one = reports[0].to_dict()
+        first_report = reports[0].to_dict()
         several = {
             "files": [report.to_dict() for report in reports],
             "differences": [
-                {"first": first, "second": second, "metrics": [one.as_row() for one in found]}
-                for first, second, found in pairs
+                {"first": first, "second": second, "metrics": [metric.as_row() for metric in metrics]}
+                for first, second, metrics in pairs
             ],
         }
-        print_json(several if pairs else one)
+        print_json(several if pairs else first_report)
         return DONE
     for report in reports if not pairs or by else ():
         print(render_report(report) + "\n")

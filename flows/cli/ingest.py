@@ -16,18 +16,18 @@ from flows.cli.printing import print_json, program
 from flows.cli.running import prefect_ready, shown_progress
 from schemas.load import ConfigError
 from tasks.geo.cell_split import SPLITS
-from tasks.ingest import IngestResult, Survey, TableRefused, check_dataset, dataset_name, split_forecast, survey_table
+from tasks.ingest import IngestResult, Survey, TableRefused, check_dataset, dataset_name, survey_table
 from tasks.ingest.refusal import FIXES
 from tasks.lake import Lake
 from tasks.plan.strata import PlanStrata
-from tasks.runtime.ray_start import check_temporary_folder
+from tasks.runtime.on_ray.start import check_temporary_folder
 from tasks.services.errors import safe_text
 
 
-def with_options(call: Call, given: Mapping[str, Any]) -> Call:
+def with_options(call: Call, chosen: Mapping[str, Any]) -> Call:
     """The call with its own options as settings, which `--set` may still override."""
     # JSON is YAML: quotes and colons in a licence's text stay what they are.
-    own = [f"ingest.{name}={json.dumps(value)}" for name, value in given.items() if value not in (None, False)]
+    own = [f"ingest.{name}={json.dumps(value)}" for name, value in chosen.items() if value not in (None, False)]
     return dataclasses.replace(call, overrides=[*own, *(call.overrides or [])])
 
 
@@ -42,18 +42,17 @@ def run_ingest(file: Path, call: Call) -> int:
     try:
         with shown_progress(call) as shown:
             shown.phase(f"reading {path.name}")
-            found = survey_table(path, config.ingest, PlanStrata(config.plan))
+            survey = survey_table(path, config.ingest, PlanStrata(config.plan))
         dataset = dataset_name(path, config.ingest)
         if (Path(config.lake).expanduser() / "tables").is_dir():  # else there is nothing it could replace
-            check_dataset(Lake(config.lake), found, dataset, config.ingest, config.plan)
+            check_dataset(Lake(config.lake), survey, dataset, config.ingest, config.plan)
     except TableRefused as refused:
         raise UsageError(str(refused)) from refused
     lake = Lake(config.lake)
     with shown_progress(call) as shown:
-        forecast = split_forecast(found, config.ingest, config.plan)
-        shown.say("\n".join(filter(None, (opening_words(found, dataset), forecast and f"note: {forecast}"))))
+        shown.say(opening_words(survey, dataset))
         with prefect_ready(lake, shown, call.debug, config.flows.record_commands):
-            result = _run_flow(found, call)
+            result = _run_flow(survey, call)
     if call.as_json:
         print_json({"lake": lake.uri, **result.to_dict(), "stages": [dataclasses.asdict(result.stage)]})
     elif not call.quiet:
@@ -74,23 +73,23 @@ def _by_options(message: str, call: Call) -> str:
     return re.sub(r"--set: ingest\.(\w+)", named, message)
 
 
-def _run_flow(found: Survey, call: Call) -> IngestResult:
+def _run_flow(survey: Survey, call: Call) -> IngestResult:
     from flows.ingest import ingest, surveyed
 
-    token = surveyed.set(found)
+    token = surveyed.set(survey)
     try:
-        result: IngestResult = ingest(str(found.table.path), call.options())
+        result: IngestResult = ingest(str(survey.table.path), call.options())
         return result
     finally:
         surveyed.reset(token)
 
 
-def opening_words(found: Survey, dataset: str) -> str:
+def opening_words(survey: Survey, dataset: str) -> str:
     """What the table was taken for, before any picture is opened."""
-    shown = {f: safe_text(name, limit=40) for f, name in found.names.items()}
+    shown = {f: safe_text(name, limit=40) for f, name in survey.names.items()}
     columns = ", ".join(f"{f} from {name}" if f != name.casefold() else f for f, name in shown.items())
-    lines = [f"{found.table.path}: {found.rows:,} rows, {found.layout.name} layout ({columns}); dataset '{dataset}'"]
-    return "\n".join([*lines, *(f"note: {note}" for note in found.notes)])
+    lines = [f"{survey.table.path}: {survey.rows:,} rows, {survey.layout.name} layout ({columns}); dataset '{dataset}'"]
+    return "\n".join([*lines, *(f"note: {note}" for note in survey.notes)])
 
 
 def print_closing(result: IngestResult, call: Call) -> None:
@@ -139,8 +138,8 @@ def _print_refused(result: IngestResult, console: Console) -> None:
     width = len(f"{max(counts.values()):,}")
     for reason, count in counts.most_common():
         console.print(Text.assemble(f"  {count:>{width},} ", (reason, "bold"), f": {FIXES[reason]}"))
-        for one in result.refused.examples[reason]:
-            console.print(Text(f"  {'':<{width}}   {_example(word, one)}", style="dim"))
+        for example in result.refused.examples[reason]:
+            console.print(Text(f"  {'':<{width}}   {_example(word, example)}", style="dim"))
 
 
 def _print_failed(result: IngestResult, console: Console) -> None:
@@ -148,12 +147,12 @@ def _print_failed(result: IngestResult, console: Console) -> None:
     console.print(f"\n{counts.total():,} rows failed, and are tried again when you run the same command:")
     for kind, count in counts.most_common():
         console.print(Text.assemble(f"  {count:,} ", (kind, "bold")))
-        for one in result.failed.examples[kind]:
-            console.print(Text(f"    {_example(result.survey.table.word, one)}", style="dim"))
+        for example in result.failed.examples[kind]:
+            console.print(Text(f"    {_example(result.survey.table.word, example)}", style="dim"))
 
 
-def _example(word: str, one: Mapping[str, Any]) -> str:
-    who = f" ({safe_text(one['id'], limit=60)})" if one["id"] and one["id"] != one["given"] else ""
-    given = f" {one['given']!r}:" if one["given"] else ""
-    column = f" {one['column']}" if one["column"] else ""
-    return f"{word} {one['row']}{who}:{column}{given} {one['problem']}"
+def _example(word: str, example: Mapping[str, Any]) -> str:
+    who = f" ({safe_text(example['id'], limit=60)})" if example["id"] and example["id"] != example["given"] else ""
+    value = f" {example['given']!r}:" if example["given"] else ""
+    column = f" {example['column']}" if example["column"] else ""
+    return f"{word} {example['row']}{who}:{column}{value} {example['problem']}"

@@ -20,21 +20,21 @@ from tasks.lake.maintain import maintain
 from tasks.lake.migrate import migrate, pending_migrations
 from tasks.lake.trace import trace
 from tasks.lake.verify import verify
-from tasks.runtime.identity import new_run_id
+from tasks.runtime.items.identity import new_run_id
 
 
 def list_tables(call: Call) -> int:
     """Every table with its rows and version; one that cannot be read with the reason, and exit code 1."""
     lake = existing_lake(call, read_only=True)
-    found = [_counts(lake, name) for name in lake.existing()]
-    damaged = [row for row in found if "damaged" in row]
+    counts = [_counts(lake, name) for name in lake.existing()]
+    damaged = [row for row in counts if "damaged" in row]
     if call.as_json:
-        print_json(found)
+        print_json(counts)
         return FAILED if damaged else DONE
     table = Table(box=None, header_style="bold")
     for column in ("table", "rows", "tombstones", "version", "what it holds"):
         table.add_column(column, justify="left" if column in ("table", "what it holds") else "right")
-    for row in found:
+    for row in counts:
         numbers = ["–" if row[c] is None else f"{row[c]:,}" for c in ("rows", "tombstones", "version")]
         table.add_row(row["table"], *numbers, "damaged, see below" if row in damaged else TABLES[row["table"]].about)
     console = Console(highlight=False)
@@ -88,15 +88,15 @@ def maintain_lake(call: Call, dry_run: bool) -> int:
     """Do the maintenance and print what it freed."""
     lake = existing_lake(call, read_only=True)  # a full disk does not keep it from freeing some
     done = maintain(lake, call.options().resolve().maintain, dry_run)
-    freed = sum(one.bytes for one in done)
+    freed = sum(job.bytes for job in done)
     if call.as_json:
-        shown = [dataclasses.asdict(one) for one in done]
+        shown = [dataclasses.asdict(job) for job in done]
         print_json({"lake": lake.uri, "dry_run": dry_run, "freed_bytes": freed, "done": shown})
         return DONE
     would = "would be " if dry_run else ""
-    for one in done:
-        size = f", {megabytes(one.bytes)}" if one.bytes else ""
-        print(f"{one.count:>8,} {one.where} {would}{one.what}{size}")
+    for job in done:
+        size = f", {megabytes(job.bytes)}" if job.bytes else ""
+        print(f"{job.count:>8,} {job.where} {would}{job.what}{size}")
     print(f"{megabytes(freed)} {would}freed in {lake.uri}" if done else f"nothing to do in {lake.uri}")
     return DONE
 
@@ -104,15 +104,21 @@ def maintain_lake(call: Call, dry_run: bool) -> int:
 def migrate_lake(call: Call, dry_run: bool) -> int:
     """Print what each table needs, and do it unless it is a dry run."""
     lake = existing_lake(call, read_only=dry_run)
-    found, run_id = list(pending_migrations(lake)), new_run_id("migrate")
-    for one in found:
+    migrations, run_id = list(pending_migrations(lake)), new_run_id("migrate")
+    for migration in migrations:
         if not dry_run:
-            migrate(lake, one, run_id)
+            migrate(lake, migration, run_id)
         if not call.as_json:
-            print(one)
+            print(migration)
     if call.as_json:
-        print_json({"lake": lake.uri, "dry_run": dry_run, "tables": [dataclasses.asdict(one) for one in found]})
-    elif not found:
+        print_json(
+            {
+                "lake": lake.uri,
+                "dry_run": dry_run,
+                "tables": [dataclasses.asdict(migration) for migration in migrations],
+            }
+        )
+    elif not migrations:
         print(f"nothing to do in {lake.uri}: its tables have this version's columns")
     return DONE
 
@@ -153,21 +159,26 @@ def verify_lake(call: Call, quick: bool) -> int:
 
 def verified(call: Call, lake: Lake, quick: bool, told: Mapping[str, Any] | None = None) -> int:
     """Print what is wrong with a lake, as it is found, after what else is `told`; exit code 1 if anything is."""
-    found = []
+    problems = []
     for problem in verify(lake, quick):
-        found.append(problem)
+        problems.append(problem)
         if not call.as_json:
             print(f"{' '.join(filter(None, (problem.table, problem.row_id)))}: {problem.what}", flush=True)
     if call.as_json:
         print_json(
-            {"lake": lake.uri, **(told or {}), "quick": quick, "problems": [dataclasses.asdict(one) for one in found]}
+            {
+                "lake": lake.uri,
+                **(told or {}),
+                "quick": quick,
+                "problems": [dataclasses.asdict(problem) for problem in problems],
+            }
         )
-    elif found:
-        tables = ", ".join(dict.fromkeys(one.table for one in found))
-        print(f"geofix: lake {lake.uri} is damaged: {len(found):,} problems in {tables}", file=sys.stderr)
+    elif problems:
+        tables = ", ".join(dict.fromkeys(problem.table for problem in problems))
+        print(f"geofix: lake {lake.uri} is damaged: {len(problems):,} problems in {tables}", file=sys.stderr)
     else:
         print(f"lake {lake.uri} is whole: {len(lake.existing())} tables" + (" (files not read)" if quick else ""))
-    return FAILED if found else DONE
+    return FAILED if problems else DONE
 
 
 def megabytes(size: int) -> str:

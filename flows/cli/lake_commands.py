@@ -118,12 +118,12 @@ def ingest(
     """Bring in a table of photos with coordinates, or a folder of photos that hold their own."""
     from flows.cli.ingest import run_ingest, with_options
 
-    given = {
+    chosen = {
         **{"layout": layout, "images": images, "name": name, "licence": licence, "attribution": attribution},
         **{"purpose": purpose, "split": split, "encoding": encoding, "swap_lat_lon": swap_lat_lon},
         **{"keep_lat_lon": keep_lat_lon, "replace": replace, "retry_refused": retry_refused},
     }
-    return run_ingest(file, with_options(call, given))
+    return run_ingest(file, with_options(call, chosen))
 
 
 def tables(call: Call) -> int:

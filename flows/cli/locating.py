@@ -58,7 +58,7 @@ async def locate_all(
     if model == PACKAGED:
         recipe, max_tokens = spotmini.RECIPE, spotmini.REPLY_TOKENS
     chat, lake = session.chat(), Lake(session.config.lake)
-    found = []
+    located = []
     try:
         for path, picture in pictures:
             terminal.begin(path)
@@ -67,15 +67,15 @@ async def locate_all(
             sampling = Sampling(max_tokens=max_tokens)
             trajectory = await run_agent(environment, SingleAgent(chat, model, sampling), terminal.message)
             answer = parse_answer(trajectory.final_text)
-            one = Located(path.name, model, recipe.name, picture, trajectory, environment.pictures, answer)
+            result = Located(path.name, model, recipe.name, picture, trajectory, environment.pictures, answer)
             if isinstance(answer, ParsedAnswer) and answer.lat is not None and answer.lon is not None:
                 within = known_radius(lake, model, recipe.name, (answer.lat, answer.lon), settings)
-                one = replace(one, radius=within.words, radius_km=within.radius_km, abstains=within.abstains)
-            terminal.end(one)
-            found.append(one)
+                result = replace(result, radius=within.words, radius_km=within.radius_km, abstains=within.abstains)
+            terminal.end(result)
+            located.append(result)
     finally:
         await chat.close()
-    return found
+    return located
 
 
 @dataclass
@@ -93,7 +93,7 @@ class Terminal:
     def message(self, message: Message) -> None:
         """Show one message of the conversation; text of models and pages is shown as it is, never as markup."""
         if message["role"] == "assistant":
-            thought, said = split_thought(message["content"])
+            thought, reply = split_thought(message["content"])
             if thought:
                 self._console.print(Text(thought, style="italic"), soft_wrap=False)
             for call in message.get("tool_calls", []):
@@ -101,8 +101,8 @@ class Terminal:
                 self._console.print(
                     Text(f"→ {function['name']} {arguments_of(function['arguments'])}", style="bold cyan")
                 )
-            if said:
-                self._console.print(Panel(Text(answer_of(said)), title="answer", border_style="green", expand=False))
+            if reply:
+                self._console.print(Panel(Text(answer_of(reply)), title="answer", border_style="green", expand=False))
         elif message["role"] == "tool":
             for line in result_lines(message["content"]):
                 self._console.print(Text(f"← {line}", style="dim"), soft_wrap=False)

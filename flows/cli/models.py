@@ -35,23 +35,25 @@ def models(
     roles = _roles(config)
     if dry_run:
         if call.as_json:
-            print_json([asdict(one) for one in roles])
+            print_json([asdict(role) for role in roles])
         else:
             _show(roles)
         return DONE
     log = state_folder(Location.parse(config.lake)) / "offline-world.log"
-    connect(config.services, os.environ, ["chat"], config.models, [one.role for one in roles])  # the keys, first
-    asked = [one.role for one in roles if not one.unreachable]
-    with offline_world(config, log) as (reachable, ready), _pools(reachable, asked) as reachable:
+    connect(config.services, os.environ, ["chat"], config.models, [role.role for role in roles])  # the keys, first
+    answering = [role.role for role in roles if not role.unreachable]
+    with offline_world(config, log) as (reachable, ready), _pools(reachable, answering) as reachable:
         ready()
         connection = connect(
-            reachable.services, os.environ, ["chat"], reachable.models, [one.role for one in roles]
+            reachable.services, os.environ, ["chat"], reachable.models, [role.role for role in roles]
         ).chat
-        by_name = {one.role: one for one in roles}
-        probes = asyncio.run(_probe_all(connection, [by_name[role] for role in asked]))
+        by_name = {role.role: role for role in roles}
+        probes = asyncio.run(_probe_all(connection, [by_name[role] for role in answering]))
         roles = _roles(reachable)  # at the addresses that were asked
     if call.as_json:
-        print_json([asdict(one) | {"probe": asdict(probes[one.role]) if one.role in probes else None} for one in roles])
+        print_json(
+            [asdict(role) | {"probe": asdict(probes[role.role]) if role.role in probes else None} for role in roles]
+        )
     else:
         _show(roles, probes)
     return DONE if all(probe.works(probe.checks[0]) for probe in probes.values()) else FAILED
@@ -88,14 +90,14 @@ def _roles(config: Any) -> list[_Role]:
     from flows.trained import OWN_PRICE
     from schemas.settings.models import CHAT, TRAINED, pool_endpoint
 
-    asked: dict[str, list[str]] = {}  # a profile has roles of all recipes, whose keys this one need not have
+    sections_by_role: dict[str, list[str]] = {}  # a profile has roles of all recipes, whose keys this one need not have
     for section, role in roles_of(config, STAGES):
-        asked.setdefault(role, []).append(section)
+        sections_by_role.setdefault(role, []).append(section)
     embedders = {config.train.grpo.reward.embedder, config.difficulty.reward.embedder}
     if config.services.trained is not None:
-        asked.setdefault(TRAINED, []).append("evaluate")
-    found = []
-    for name, sections in asked.items():
+        sections_by_role.setdefault(TRAINED, []).append("evaluate")
+    rows = []
+    for name, sections in sections_by_role.items():
         role = config.models.role(name)
         own = {CHAT: config.services.chat, TRAINED: config.services.trained}
         pool = config.models.pools.get(role.endpoint) if role.endpoint not in own else None
@@ -119,8 +121,8 @@ def _roles(config: Any) -> list[_Role]:
             words += f" ({price.as_of})"
         base_url = "-" if endpoint is None else "a pool on the cluster" if pool is not None else endpoint.base_url
         asking = name, ", ".join(dict.fromkeys(sections)), role.endpoint, base_url, model, words, price and price.source
-        found.append(_Role(*asking, tuple(missing), endpoint is None, name in embedders))
-    return found
+        rows.append(_Role(*asking, tuple(missing), endpoint is None, name in embedders))
+    return rows
 
 
 async def _probe_all(connection: Any, roles: list[_Role]) -> dict[str, Any]:
@@ -129,10 +131,10 @@ async def _probe_all(connection: Any, roles: list[_Role]) -> dict[str, Any]:
 
     chat = Chat(connection)
     try:
-        found = await asyncio.gather(*((probe_embedder if one.embeds else probe)(chat, one.role) for one in roles))
+        probes = await asyncio.gather(*((probe_embedder if role.embeds else probe)(chat, role.role) for role in roles))
     finally:
         await chat.close()
-    return {one.role: one for one in found}
+    return {probe.role: probe for probe in probes}
 
 
 def _show(roles: list[_Role], probes: dict[str, Any] | None = None) -> None:
@@ -143,24 +145,24 @@ def _show(roles: list[_Role], probes: dict[str, Any] | None = None) -> None:
 
     console = Console(highlight=False)
     table = Table(box=None, header_style="bold")
-    checks = (*CHECKS, VECTORS) if any(one.embeds for one in roles) else CHECKS
+    checks = (*CHECKS, VECTORS) if any(role.embeds for role in roles) else CHECKS
     for column in ("role", "model", "asked by", "endpoint", "$ in / out a million", *(checks if probes else ())):
         table.add_column(column, overflow="fold")
     if probes:
         table.add_column("s", justify="right")
-    for one in roles:
-        cells = [one.role, one.model, one.asked_by, one.endpoint, one.price]
-        probe = (probes or {}).get(one.role)
+    for role in roles:
+        cells = [role.role, role.model, role.asked_by, role.endpoint, role.price]
+        probe = (probes or {}).get(role.role)
         if probe is not None:
-            said = {check: "[green]yes[/]" if probe.works(check) else "[red]no[/]" for check in probe.checks}
-            cells += [said.get(check, "-") for check in checks]
+            marks = {check: "[green]yes[/]" if probe.works(check) else "[red]no[/]" for check in probe.checks}
+            cells += [marks.get(check, "-") for check in checks]
             cells.append(f"{probe.seconds:.1f}")
         table.add_row(*cells)
     console.print(table)
-    for endpoint, base_url in dict.fromkeys((one.endpoint, one.base_url) for one in roles):
+    for endpoint, base_url in dict.fromkeys((role.endpoint, role.base_url) for role in roles):
         console.print(f"endpoint {endpoint}: {base_url}", soft_wrap=True)
-    for line in dict.fromkeys(line for one in roles for line in one.missing):
-        whose = ", ".join(one.role for one in roles if line in one.missing)
+    for line in dict.fromkeys(line for role in roles for line in role.missing):
+        whose = ", ".join(role.role for role in roles if line in role.missing)
         console.print(f"missing: {line}: {whose}", soft_wrap=True)
     for probe in (probes or {}).values():
         for check, why in probe.failed.items():

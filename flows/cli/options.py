@@ -90,7 +90,11 @@ def command(
 
 
 def _with_common_options(function: Callable[..., int], without: Collection[str]) -> Callable[..., None]:
-    own = [one for one in inspect.signature(function).parameters.values() if one.name not in ("call", *without)]
+    own = [
+        parameter
+        for parameter in inspect.signature(function).parameters.values()
+        if parameter.name not in ("call", *without)
+    ]
     common = [
         inspect.Parameter(
             name,
@@ -101,16 +105,16 @@ def _with_common_options(function: Callable[..., int], without: Collection[str])
         for name, annotation in COMMON.items()
         if name not in without
     ]
-    taken = {one.name for one in common}
+    taken = {parameter.name for parameter in common}
 
-    def run(**given: Any) -> None:
-        call = Call(**{name: given.pop(name) for name in list(given) if name in taken})
-        run_command(call, lambda: function(call, **given))
+    def run(**arguments: Any) -> None:
+        call = Call(**{name: arguments.pop(name) for name in list(arguments) if name in taken})
+        run_command(call, lambda: function(call, **arguments))
 
-    every = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in own] + common
+    every = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in own] + common
     run.__name__, run.__doc__ = function.__name__, function.__doc__
     run.__signature__ = inspect.Signature(every)  # type: ignore[attr-defined]
-    run.__annotations__ = {one.name: one.annotation for one in every}
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in every}
     return run
 
 
@@ -135,18 +139,18 @@ class Command(TyperCommand):
                 is_common = parameter.name in COMMON or parameter.name == "help"
                 section = "Options of every command" if is_common else "Options"
             records[section].append(record)
-        for title, found in records.items():
-            if found:
+        for title, entries in records.items():
+            if entries:
                 with formatter.section(title):
-                    formatter.write_dl(found)
+                    formatter.write_dl(entries)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        given = list(args)
+        original = list(args)
         try:
             return super().parse_args(ctx, args)
         except _UsageError as error:
             option = getattr(error, "option_name", None)
-            hint = _as_setting(self.name or "", option, given) if option and hasattr(error, "possibilities") else ""
+            hint = _as_setting(self.name or "", option, original) if option and hasattr(error, "possibilities") else ""
             if not hint:
                 raise
             raise _UsageError(f"there is no option {option}; {hint}", ctx) from None
@@ -158,10 +162,10 @@ class Group(TyperGroup):
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         sections: dict[str, list[tuple[str, str]]] = {}
         for name in self.list_commands(ctx):
-            found: Any = self.get_command(ctx, name)
-            if found is not None and not found.hidden:
-                title = getattr(found, "rich_help_panel", None) or "Commands"
-                sections.setdefault(title, []).append((name, found.get_short_help_str(limit=200)))
+            subcommand: Any = self.get_command(ctx, name)
+            if subcommand is not None and not subcommand.hidden:
+                title = getattr(subcommand, "rich_help_panel", None) or "Commands"
+                sections.setdefault(title, []).append((name, subcommand.get_short_help_str(limit=200)))
         for title, rows in sections.items():
             with formatter.section(title):
                 formatter.write_dl(rows, col_max=14)

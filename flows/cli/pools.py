@@ -13,7 +13,7 @@ from flows.cli.printing import print_json
 from schemas.errors import InputError
 
 if TYPE_CHECKING:
-    from tasks.runtime.model_pools import PoolPlan, PoolState
+    from tasks.runtime.on_ray.model_pools import PoolPlan, PoolState
 
 GROUP = "Servers and more"
 FOREVER_S = float("inf")
@@ -44,8 +44,8 @@ def pools(
     from flows.pools import pool_plan
     from schemas.settings.models import TRAINED
     from tasks.lake import Lake
-    from tasks.runtime.model_pools import check_gpus, check_python, open_keepers, pool_address
-    from tasks.runtime.ray_watch import nodes
+    from tasks.runtime.on_ray.model_pools import check_gpus, check_python, open_keepers, pool_address
+    from tasks.runtime.on_ray.watch import nodes
 
     config = call.options().resolve()
     settings = {name: pool for name, pool in config.models.pools.items() if name != TRAINED}
@@ -59,7 +59,7 @@ def pools(
         raise InputError(
             f"spread.address names no cluster: a private Ray, and the pools on it, would end with `pools {action}`"
         )
-    found: dict[str, PoolState] = {}
+    states: dict[str, PoolState] = {}
     if spread.address is not None and plans:
         keepers = open_keepers(spread, config.models.pool_port, f"{os.uname().nodename} by hand", FOREVER_S)
         if action is Action.start:
@@ -72,9 +72,11 @@ def pools(
         elif action is Action.stop:
             for plan in plans:
                 keepers.stop(plan)
-        found = keepers.states(plans)
+        states = keepers.states(plans)
     rows = [
-        _row(config, plan, found.get(plan.application), pool_address(plan.application, spread, config.models.pool_port))
+        _row(
+            config, plan, states.get(plan.application), pool_address(plan.application, spread, config.models.pool_port)
+        )
         for plan in plans
     ]
     if call.as_json:

@@ -35,8 +35,8 @@ def program() -> str:
     ours = Path(sys.executable).parent / "geofix"
     if not ours.exists():
         return "geofix" if shutil.which("geofix") else f"{sys.executable} -m flows.cli"
-    found = shutil.which("geofix")
-    if found and Path(found).resolve() == ours.resolve():
+    path = shutil.which("geofix")
+    if path and Path(path).resolve() == ours.resolve():
         return "geofix"
     return min(os.path.relpath(ours), str(ours), key=len)
 

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
 
 from flows.display import Display
-from tasks.runtime.outcome import Tick
+from tasks.runtime.items.outcome import Tick
 from tasks.runtime.steps import StepFile, Steps
 
 FIRST_S = 0.8  # the first sign that something happens

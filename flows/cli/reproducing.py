@@ -96,22 +96,22 @@ def _run(call: Call, name: str, wanted: "PaperTable", roles: dict[str, str], pla
             from flows.reproduce import Sweep
 
             sweep = Sweep(name, load_paper(name), wanted, call.options(), roles, places)
-            found = sweep.run()
+            reproduction = sweep.run()
     if call.as_json:
-        print_json(found.as_json())
+        print_json(reproduction.as_json())
     elif not call.quiet:
-        print(f"\n{found.plain()}\n\nstored  {lake.blobs.uri(f'{sweep.folder}/table.md')}")
+        print(f"\n{reproduction.plain()}\n\nstored  {lake.blobs.uri(f'{sweep.folder}/table.md')}")
     return FAILED_ROWS if sweep.failed else DONE
 
 
-def _roles(given: list[str]) -> dict[str, str]:
-    found = {}
-    for text in given:
+def _roles(pairs: list[str]) -> dict[str, str]:
+    roles = {}
+    for text in pairs:
         row, sign, role = text.rpartition("=")
         if not sign or not row or not role:
             raise UsageError(f"--model {text}: must look like ROW=ROLE, such as 'GPT-5=answerer-large'")
-        found[row.strip()] = role.strip()
-    return found
+        roles[row.strip()] = role.strip()
+    return roles
 
 
 def _why_not(name: str, table: "PaperTable") -> str | None:
@@ -124,19 +124,25 @@ def _list(call: Call, name: str | None) -> int:
     from schemas.paper_tables import load_paper, papers
 
     rows: list[dict[str, Any]] = [
-        {"paper": one, "kind": table.kind, "number": table.number, "title": table.title, "cannot": _why_not(one, table)}
-        for one in papers()
-        if name in (None, one)
-        for table in load_paper(one).tables
+        {
+            "paper": paper,
+            "kind": table.kind,
+            "number": table.number,
+            "title": table.title,
+            "cannot": _why_not(paper, table),
+        }
+        for paper in papers()
+        if name in (None, paper)
+        for table in load_paper(paper).tables
     ]
     if not rows:
         raise UsageError(f"there is no paper '{name}'; there are {', '.join(papers())}")
     if call.as_json:
         print_json(rows)
         return DONE
-    for one in dict.fromkeys(row["paper"] for row in rows):
-        print(f"{one}: {load_paper(one).title}")
-        for row in (row for row in rows if row["paper"] == one):
+    for paper_name in dict.fromkeys(row["paper"] for row in rows):
+        print(f"{paper_name}: {load_paper(paper_name).title}")
+        for row in (row for row in rows if row["paper"] == paper_name):
             runs = "runs" if row["cannot"] is None else "–"
             why = f" ({row['cannot']})" if row["cannot"] else ""
             print(f"  {row['kind']:<6} {row['number']:<8} {runs:<5} {row['title']}{why}")
@@ -146,7 +152,7 @@ def _list(call: Call, name: str | None) -> int:
 
 def _rows(call: Call, wanted: "PaperTable") -> int:
     config = call.options().resolve()
-    found: list[dict[str, Any]] = [
+    rows: list[dict[str, Any]] = [
         {
             "row": row.name,
             "policy": row.policy or (row.answer if row.answer else "--model" if row.role else "printed only"),
@@ -157,12 +163,12 @@ def _rows(call: Call, wanted: "PaperTable") -> int:
         for row in wanted.rows
     ]
     if call.as_json:
-        print_json(found)
+        print_json(rows)
         return DONE
     print(f"{wanted.label}: {wanted.title}; base {config.train.base}, quality {config.quality}, lake {config.lake}")
-    for row in found:
-        said = [f"{name}={value}" for name, value in row["settings"].items()]
-        said += [f"{name}={100 * share:g} %" for name, share in row["shares"].items()]
+    for row in rows:
+        facts = [f"{name}={value}" for name, value in row["settings"].items()]
+        facts += [f"{name}={100 * share:g} %" for name, share in row["shares"].items()]
         of = f" {row['answer']}" if row["answer"] and row["answer"] != row["policy"] else ""
-        print(f"  {row['row']:<32} {row['policy']}{of}  {'; '.join(said)}")
+        print(f"  {row['row']:<32} {row['policy']}{of}  {'; '.join(facts)}")
     return DONE

@@ -108,11 +108,11 @@ def calibrate(
 
     lake = existing_lake(call)
     chosen = call.options().resolve().curate.labels
-    found = compare(lake, labels, chosen.votes, chosen.min_score)
+    comparison = compare(lake, labels, chosen.votes, chosen.min_score)
     if call.as_json:
-        print_json({"judges": [one.to_dict() for one in found]})
+        print_json({"judges": [judge.to_dict() for judge in comparison]})
     else:
-        print(render(found, lambda image_id: f"{program()} view {image_id[:12]}"))
+        print(render(comparison, lambda image_id: f"{program()} view {image_id[:12]}"))
     return DONE
 
 

@@ -19,10 +19,10 @@ INDENT = "  "
 
 def show_settings(call: Call, wanted: str | None) -> int:
     """The sections, or every field below a name."""
-    every = [_without_key(one) for one in settings_of(Config(), call.options().resolve())]
+    every = [_without_key(setting) for setting in settings_of(Config(), call.options().resolve())]
     chosen = _chosen(every, wanted) if wanted else every
     if call.as_json:
-        print_json([dataclasses.asdict(one) for one in chosen])
+        print_json([dataclasses.asdict(setting) for setting in chosen])
         return DONE
     console = Console(highlight=False)
     if wanted:
@@ -34,22 +34,22 @@ def show_settings(call: Call, wanted: str | None) -> int:
 
 def _chosen(every: list[Setting], wanted: str) -> list[Setting]:
     """The fields of that name or below it; else those of any section with such a field."""
-    found = [one for one in every if one.name == wanted or one.name.startswith(f"{wanted}.")]
-    found = found or [one for one in every if f".{one.name}".endswith(f".{wanted}")]
-    if not found:
-        known = {name for name, _ in sections_of(Config)} | {one.name for one in every}
-        known |= {one.name.rpartition(".")[2] for one in every}
+    matches = [setting for setting in every if setting.name == wanted or setting.name.startswith(f"{wanted}.")]
+    matches = matches or [setting for setting in every if f".{setting.name}".endswith(f".{wanted}")]
+    if not matches:
+        known = {name for name, _ in sections_of(Config)} | {setting.name for setting in every}
+        known |= {setting.name.rpartition(".")[2] for setting in every}
         close = difflib.get_close_matches(wanted, sorted(known), 1)
         hint = f"did you mean '{close[0]}'? " if close else ""
         raise UsageError(f"there is no setting or section '{wanted}'; {hint}`geofix settings` lists the sections")
-    return found
+    return matches
 
 
-def _without_key(one: Setting) -> Setting:
+def _without_key(setting: Setting) -> Setting:
     """Only the offline world's own keys are public; any other value may be a real one."""
-    if one.name.endswith(".public_key") and one.value not in (None, one.default):
-        return dataclasses.replace(one, value="(given)")
-    return one
+    if setting.name.endswith(".public_key") and setting.value not in (None, setting.default):
+        return dataclasses.replace(setting, value="(given)")
+    return setting
 
 
 def _print_sections(console: Console, every: list[Setting]) -> None:
@@ -58,7 +58,7 @@ def _print_sections(console: Console, every: list[Setting]) -> None:
         grid.add_column(justify="right" if column == "fields" else "left", no_wrap=column == "section")
     for name, about in sections_of(Config):
         if name:
-            count = sum(one.section == name for one in every)
+            count = sum(setting.section == name for setting in every)
             grid.add_row(Text(name, style="bold"), str(count), about)
     console.print(grid)
     console.print("\ngeofix settings plan          fields, values and meanings of a section, or of one field")
@@ -67,12 +67,13 @@ def _print_sections(console: Console, every: list[Setting]) -> None:
 
 def _print_fields(console: Console, chosen: list[Setting]) -> None:
     about = dict(sections_of(Config))
-    for section in dict.fromkeys(one.section for one in chosen):
-        mine = [one for one in chosen if one.section == section]
+    for section in dict.fromkeys(setting.section for setting in chosen):
+        mine = [setting for setting in chosen if setting.section == section]
         if not console.is_terminal:  # for grep: a field a line, with its whole name
-            for one in mine:
+            for setting in mine:
                 console.print(
-                    Text(f"{one.name}  {_value(one)}  ({one.allowed})  {one.meaning}".rstrip()), soft_wrap=True
+                    Text(f"{setting.name}  {_value(setting)}  ({setting.allowed})  {setting.meaning}".rstrip()),
+                    soft_wrap=True,
                 )
             continue
         console.print(Text.assemble((section or "geofix", "bold"), f"  {about.get(section, '')}"))
@@ -80,18 +81,18 @@ def _print_fields(console: Console, chosen: list[Setting]) -> None:
         grid.add_column(no_wrap=True)
         grid.add_column(overflow="fold", max_width=30)
         grid.add_column(ratio=1)
-        for one in mine:
-            name = Text(INDENT + one.name.rpartition(".")[2])
-            told = Text.assemble(one.meaning, "\n" if one.meaning else "", (one.allowed, "dim"))
-            changed = one.value != one.default
-            grid.add_row(name, Text(_value(one), style="bold yellow" if changed else "cyan"), told)
+        for setting in mine:
+            name = Text(INDENT + setting.name.rpartition(".")[2])
+            told = Text.assemble(setting.meaning, "\n" if setting.meaning else "", (setting.allowed, "dim"))
+            changed = setting.value != setting.default
+            grid.add_row(name, Text(_value(setting), style="bold yellow" if changed else "cyan"), told)
         console.print(grid)
         console.print()
 
 
-def _value(one: Setting) -> str:
-    now = _text(one.value)
-    return now if one.value == one.default else f"{now} (default {_text(one.default)})"
+def _value(setting: Setting) -> str:
+    now = _text(setting.value)
+    return now if setting.value == setting.default else f"{now} (default {_text(setting.default)})"
 
 
 def _text(value: Any) -> str:

@@ -51,8 +51,8 @@ def show_table(
 ) -> int:
     """Rows of a table, as a table, JSON or CSV. A wrong name is answered with the right ones."""
     check_table(name)
-    found, total = read_rows(existing_lake(call, read_only=True), name, version, where)
-    rows = found.head(limit)
+    matching, total = read_rows(existing_lake(call, read_only=True), name, version, where)
+    rows = matching.head(limit)
     chosen = named_columns(name, columns, rows.columns) if columns else None
     if form != "table":
         _print_whole(rows.select(chosen or rows.columns), form)
@@ -63,7 +63,7 @@ def show_table(
     if not console.is_terminal and "COLUMNS" not in os.environ:
         console = Console(highlight=False, width=PIPE_WIDTH)
     left = _print_table(console, rows, chosen or list(dict.fromkeys([*first, *known])), fit=chosen is None)
-    console.print(Text(count_words(rows.height, found.height, total, name, version, where)), soft_wrap=True)
+    console.print(Text(count_words(rows.height, matching.height, total, name, version, where)), soft_wrap=True)
     if left:
         more = f"{left} more columns: --columns all, or --format csv or json for whole values"
         console.print(Text(more, style="dim"), soft_wrap=True)
@@ -137,15 +137,15 @@ def read_rows(lake: Lake, name: str, version: int | None, where: Sequence[str]) 
     return rows, total
 
 
-def named_columns(name: str, given: str, known: Sequence[str]) -> list[str]:
+def named_columns(name: str, column_list: str, known: Sequence[str]) -> list[str]:
     """The columns that `--columns` names."""
-    if given.strip() == "all":
+    if column_list.strip() == "all":
         return list(known)
-    wanted = [one.strip() for one in given.split(",") if one.strip()]
+    wanted = [part.strip() for part in column_list.split(",") if part.strip()]
     if not wanted:
         raise UsageError(f"--columns: must name columns of {name}, such as {','.join(list(known)[:2])}, or `all`")
     for column in wanted:
-        _check_column(name, column, known, f"--columns {given}")
+        _check_column(name, column, known, f"--columns {column_list}")
     return list(dict.fromkeys(wanted))
 
 
@@ -158,12 +158,12 @@ def own_columns(name: str, known: Sequence[str]) -> list[str]:
     ]
 
 
-def count_words(shown: int, found: int, total: int, name: str, version: int | None, where: Sequence[str]) -> str:
+def count_words(shown: int, matching: int, total: int, name: str, version: int | None, where: Sequence[str]) -> str:
     """How much of the table the rows are."""
     at = f" at version {version}" if version is not None else ""
     if not where:
         return f"{shown:,} of {total:,} rows of {name}{at}"
-    return f"{shown:,} of {found:,} rows with {' and '.join(where)}, of {total:,} in {name}{at}"
+    return f"{shown:,} of {matching:,} rows with {' and '.join(where)}, of {total:,} in {name}{at}"
 
 
 def _check_column(name: str, column: str, known: Sequence[str], option: str) -> None:
@@ -181,6 +181,6 @@ def _check_version(lake: Lake, name: str, version: int | None) -> None:
     raise UsageError(f"--version {version}: there is no such version of {name}; {there}")
 
 
-def _close(given: str, known: Iterable[str]) -> str:
-    close = difflib.get_close_matches(given, list(known), 1)
+def _close(word: str, known: Iterable[str]) -> str:
+    close = difflib.get_close_matches(word, list(known), 1)
     return f"did you mean '{close[0]}'? " if close else ""

@@ -83,9 +83,9 @@ def run(
     ] = False,
 ) -> int:
     """Run the pipeline or a stretch of it; finished items are skipped."""
-    for option, given in (("--from", first), ("--to", last)):
-        if given not in STAGES:
-            raise UsageError(f"{option}: there is no stage '{given}'; the stages are {', '.join(STAGES)}")
+    for option, stage in (("--from", first), ("--to", last)):
+        if stage not in STAGES:
+            raise UsageError(f"{option}: there is no stage '{stage}'; the stages are {', '.join(STAGES)}")
     if STAGES.index(first) > STAGES.index(last):
         raise UsageError(f"--from {first} comes after --to {last}; the order is {', '.join(STAGES)}")
     if snapshot and STAGES.index(first) <= STAGES.index("review"):
@@ -95,7 +95,7 @@ def run(
         )
     call = with_budget(dataclasses.replace(call, snapshot=snapshot), budget)
     if dry_run:
-        from flows.cli.recipe_plan import recipe_dry_run
+        from flows.cli.dry_run import recipe_dry_run
 
         return recipe_dry_run(call, STAGES[STAGES.index(first) : STAGES.index(last) + 1])
     return run_choosing("pipeline", call, redo, keep, first=first, last=last)
@@ -166,8 +166,8 @@ def _register_stage(app: typer.Typer, stage: str) -> None:
 
 def about_stage(stage: str) -> str:
     """The first paragraph of the docstring of `tasks/<stage>`, read without importing it: that takes seconds."""
-    found = importlib.util.find_spec("tasks")
-    for folder in (found.submodule_search_locations or []) if found else []:
+    package = importlib.util.find_spec("tasks")
+    for folder in (package.submodule_search_locations or []) if package else []:
         file = Path(folder) / stage / "__init__.py"
         if file.is_file():
             text = ast.get_docstring(ast.parse(file.read_text())) or ""

@@ -49,26 +49,26 @@ def main() -> None:
     parser.add_argument("lake")
     parser.add_argument("folder", type=Path)
     parser.add_argument("--leaderboard", metavar="RECIPE", help="only the scores, as the picture of a recipe")
-    given = parser.parse_args()
+    options = parser.parse_args()
     from playwright.sync_api import sync_playwright
 
-    lake = Lake(given.lake)
+    lake = Lake(options.lake)
     newest = lake.read("snapshots").sort("created_at").row(-1, named=True)
     site = build_site(lake, newest, ReviewSettings())
-    given.folder.mkdir(parents=True, exist_ok=True)
+    options.folder.mkdir(parents=True, exist_ok=True)
     shots = {}
-    if not given.leaderboard:
+    if not options.leaderboard:
         shots["plan"] = Image.open(lake.root / "reports/plan/map.png").convert("RGB")
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
-        only = [(f"recipe-{given.leaderboard}", "leaderboard")]
-        for name, address in only if given.leaderboard else addresses(lake):
+        only = [(f"recipe-{options.leaderboard}", "leaderboard")]
+        for name, address in only if options.leaderboard else addresses(lake):
             page = browser.new_page(viewport=SIZE)  # type: ignore[arg-type]
             page.goto(f"{site.resolve().as_uri()}#/{address}")
             page.wait_for_selector("#main:not([aria-busy])")
             page.wait_for_timeout(1500)  # pictures and charts draw themselves
             page.evaluate(FORGET_PATH, lake.uri)
-            target = given.folder / f"{name}.png"
+            target = options.folder / f"{name}.png"
             page.screenshot(path=target)
             shots[name] = Image.open(target).convert("RGB")
             target.unlink()
@@ -76,7 +76,7 @@ def main() -> None:
         browser.close()
     for name, shot in shots.items():
         height = round(shot.height * WIDTH / shot.width)
-        shot.resize((WIDTH, height), Image.Resampling.LANCZOS).save(given.folder / f"{name}.jpg", quality=72)
+        shot.resize((WIDTH, height), Image.Resampling.LANCZOS).save(options.folder / f"{name}.jpg", quality=72)
 
 
 if __name__ == "__main__":

@@ -100,7 +100,7 @@ def official_languages(core: Path) -> dict[str, list[str]]:
     ranked: dict[str, list[str]] = {}
     for territory, facts in info.items():
         spoken = facts.get("languagePopulation", {})
-        official = {tag: one for tag, one in spoken.items() if "official" in one.get("_officialStatus", "")}
+        official = {tag: facts for tag, facts in spoken.items() if "official" in facts.get("_officialStatus", "")}
         order = sorted(official, key=lambda tag: -float(official[tag]["_populationPercent"]))
         ranked[territory] = [tag.replace("_", "-") for tag in order]
     return ranked
@@ -113,10 +113,10 @@ def country_names(cldr: Path, official: dict[str, list[str]]) -> pl.DataFrame:
     def names_in(tag: str) -> dict[str, str]:
         if tag not in territories:
             path = cldr / "main" / tag / "territories.json"
-            found = (
+            names = (
                 json.loads(path.read_text())["main"][tag]["localeDisplayNames"]["territories"] if path.exists() else {}
             )
-            territories[tag] = found
+            territories[tag] = names
         return territories[tag]
 
     rows = []
@@ -174,7 +174,8 @@ def divisions(
         pure = bool(key) and count >= PURE * votes[polygon].total()
         names = _names(properties) | {name}
         same = pure and bool(
-            {form for one in (name, properties.get("name", name)) for form in spellings(one)} & spellings(titles[key])
+            {form for label in (name, properties.get("name", name)) for form in spellings(label)}
+            & spellings(titles[key])
         )
         main = not pure or same or count >= MAIN * max(sizes[key], 1)
         # GeoNames writes some names in plain letters or as "State of Berlin"; "Moscow" would be another division.
@@ -212,33 +213,33 @@ def _nearest_division(
 def _features(package: Path) -> dict[tuple[str, str, str], dict[str, Any]]:
     """Properties of Natural Earth's regions by the country, code and name they have in `regions.parquet`."""
     features = json.loads((package / "data" / "build.json").read_text())["features"]
-    found: dict[tuple[str, str, str], dict[str, Any]] = {}
+    by_code: dict[tuple[str, str, str], dict[str, Any]] = {}
     for feature in features:
         properties = feature["properties"]
         country, code = country_of_region(properties), properties["iso_3166_2"].rstrip("~")
         for name in (properties.get("name_en"), properties["name"], properties["admin"]):
             if country and name:
-                found.setdefault((country, code, name.strip()), properties)
-    return found
+                by_code.setdefault((country, code, name.strip()), properties)
+    return by_code
 
 
 def _names(properties: dict[str, Any]) -> set[str]:
     keys = [key for key in properties if key.startswith("name_") and key not in ("name_len",)]
     keys += ["name", "gn_name", "gns_name"]
-    given = "|".join(str(properties[key]) for key in keys if properties.get(key))
+    joined = "|".join(str(properties[key]) for key in keys if properties.get(key))
     # Several names stand in one field, parted by bars.
-    return {name.strip() for name in given.split("|") if len(name.strip()) > 2 and "," not in name}
+    return {name.strip() for name in joined.split("|") if len(name.strip()) > 2 and "," not in name}
 
 
 def _local(properties: dict[str, Any], languages: list[str]) -> str | None:
-    given = (properties.get("name_local") or "").split("|")[0].strip()
+    local_name = (properties.get("name_local") or "").split("|")[0].strip()
     translated = (properties.get(f"name_{tag.split('-')[0]}") for tag in languages[:1])
-    return given or next((name for name in translated if name), None) or properties.get("name") or None
+    return local_name or next((name for name in translated if name), None) or properties.get("name") or None
 
 
 def _abbreviations(properties: dict[str, Any], code: str) -> set[str]:
-    given = {code.partition("-")[2], code, properties.get("postal") or "", properties.get("abbrev") or ""}
-    return {one.strip() for one in given if one and any(letter.isalpha() for letter in one) and "X0" not in one}
+    codes = {code.partition("-")[2], code, properties.get("postal") or "", properties.get("abbrev") or ""}
+    return {code.strip() for code in codes if code and any(letter.isalpha() for letter in code) and "X0" not in code}
 
 
 def write(frame: pl.DataFrame, name: str) -> None:

@@ -39,7 +39,7 @@ def country_shapes(shape: Outlines) -> dict[str, Any]:
 def features(shapes: dict[str, Any]) -> list[dict[str, Any]]:
     """The countries as GeoJSON: outer rings, the largest first, longitude before latitude."""
     simple = shapely.coverage_simplify(np.array(list(shapes.values()), dtype=object), SIMPLIFY_DEG)
-    found = []
+    outlines = []
     for code, shape in zip(shapes, simple, strict=True):
         rings = []
         for number, part in enumerate(sorted(shapely.get_parts(shape), key=shapely.area, reverse=True)):
@@ -51,8 +51,8 @@ def features(shapes: dict[str, Any]) -> list[dict[str, Any]]:
                 rings.append([corners.tolist()])
         if rings:
             geometry = {"type": "MultiPolygon", "coordinates": rings}
-            found.append({"type": "Feature", "properties": {"code": code}, "geometry": geometry})
-    return found
+            outlines.append({"type": "Feature", "properties": {"code": code}, "geometry": geometry})
+    return outlines
 
 
 def world_script() -> str:

@@ -62,21 +62,21 @@ class Crop:
 
 def boards_of(place: Place) -> list[Board]:
     """The boards that stand in a place's street."""
-    found: list[Board] = []
+    boards: list[Board] = []
     for number, sign in enumerate(place.shops):
         two = len(sign.lines) > 1
         colours = SHOP_COLOURS[(number * 3 + place.index) % len(SHOP_COLOURS)]
         width = min(7.6, max(4.2, 0.34 * max(len(sign.lines[0]), 8)))
-        found.append(Board(sign.lines, width / 1.05, (0.46, 0.24) if two else (0.55,), colours, True))
-        found.append(Board(sign.lines, 2.3, (0.36, 0.22) if two else (0.42,), colours, False))
+        boards.append(Board(sign.lines, width / 1.05, (0.46, 0.24) if two else (0.55,), colours, True))
+        boards.append(Board(sign.lines, 2.3, (0.36, 0.22) if two else (0.42,), colours, False))
     if place.towns_ahead:
         lines = tuple(f"{name}  {km}" for name, km in place.towns_ahead)
         colours = DIRECTION_COLOURS[place.facts.direction_sign]
-        found.append(Board(lines, 3.4 / (0.72 * len(lines) + 0.2), (0.66 / len(lines),) * len(lines), colours, False))
-    found.append(Board((place.street,), 1.6 / 0.36, (0.62,), _plate_colours(place), False))
-    found.append(overhead_board(place))
-    found.append(Board(("MONUMENT", place.local_name), 5.0 / 1.9, (0.4, 0.34), _MONUMENT, False))
-    return found
+        boards.append(Board(lines, 3.4 / (0.72 * len(lines) + 0.2), (0.66 / len(lines),) * len(lines), colours, False))
+    boards.append(Board((place.street,), 1.6 / 0.36, (0.62,), _plate_colours(place), False))
+    boards.append(overhead_board(place))
+    boards.append(Board(("MONUMENT", place.local_name), 5.0 / 1.9, (0.4, 0.34), _MONUMENT, False))
+    return boards
 
 
 def overhead_board(place: Place) -> Board:

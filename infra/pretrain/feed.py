@@ -130,13 +130,13 @@ class Boards(torch.utils.data.IterableDataset[ReadingBatch]):
 
 
 def _reading(grid: Grid, level: int, group: list[Any]) -> ReadingBatch:
-    letters = [(sample, *cell) for sample, one in enumerate(group) for cell in one[3]]
+    letters = [(sample, *cell) for sample, drawn in enumerate(group) for cell in drawn[3]]
     return ReadingBatch(
         grid,
         level,
-        torch.from_numpy(np.stack([one[0] for one in group])),
-        torch.from_numpy(np.stack([one[1] for one in group])),
-        torch.from_numpy(np.stack([one[2] for one in group])),
+        torch.from_numpy(np.stack([sample[0] for sample in group])),
+        torch.from_numpy(np.stack([sample[1] for sample in group])),
+        torch.from_numpy(np.stack([sample[2] for sample in group])),
         torch.tensor(letters, dtype=torch.int64).reshape(-1, 3),
     )
 

@@ -29,10 +29,10 @@ def read_signs(learner: Learner, pool: Pool, tokens: Tokens, shuffle: bool = Fal
     for key, part, pixels in _batches(pool, "zoom"):
         cells = math.prod(pool.grid(key))
         made = [tokens.reading(cells, fact["line"], fact["text"]) if fact["latin"] else None for fact in part]
-        kept = [number for number, one in enumerate(made) if one is not None]
-        rows += [{**fact, "exact": False} for fact, one in zip(part, made, strict=True) if one is None]
+        kept = [number for number, question in enumerate(made) if question is not None]
+        rows += [{**fact, "exact": False} for fact, question in zip(part, made, strict=True) if question is None]
         if kept:
-            exact = _exact(learner, pixels[kept], pool.grid(key), [one for one in made if one is not None],
+            exact = _exact(learner, pixels[kept], pool.grid(key), [made_row for made_row in made if made_row],
                            [part[number]["index"] for number in kept], shuffle)  # fmt: skip
             rows += [{**part[number], "exact": right} for number, right in zip(kept, exact, strict=True)]
     return rows
@@ -54,14 +54,14 @@ def _exact(
         pixels = pixels[others(places)]
     ids, labels = stacked(made)
     exact = learner.exact(learner.logits(learner.packed(pixels, grid, ids, labels, 0.0)), labels)
-    return [bool(one) for one in exact.tolist()]
+    return [bool(hit) for hit in exact.tolist()]
 
 
 @torch.no_grad()
 def quotes_right(learner: Learner, tokens: Tokens, count: int = 256) -> dict[str, float]:
     """How often a record of an invented place is answered with exactly its own words."""
     rng = random.Random("measure")
-    ids, labels = (torch.tensor(one) for one in padded([record(tokens, rng) for _ in range(count)], tokens.pad))
+    ids, labels = (torch.tensor(rows) for rows in padded([record(tokens, rng) for _ in range(count)], tokens.pad))
     batch = text_batch(ids, labels, learner.device)
     logits = learner.logits(batch)
     return {
@@ -108,25 +108,27 @@ def _share(rows: list[dict[str, Any]]) -> float:
 def attributes(learner: Learner, pool: Pool, tokens: Tokens, shuffle: bool = False) -> dict[str, dict[str, float]]:
     """Per question: share answered exactly, and the share of the commonest answer, which a blind guess reaches."""
     right: Counter[str] = Counter()
-    asked: Counter[str] = Counter()
+    totals: Counter[str] = Counter()
     common: dict[str, Counter[str]] = {question: Counter() for question in ATTRIBUTES}
     for key, part, pixels in _batches(pool, "view"):
         cells = math.prod(pool.grid(key))
         for question in ATTRIBUTES:
             answers = [fact["answers"][question] for fact in part]
-            made = [tokens.sequence(cells, [(question, tokens.encode(one))], tokens.length(cells)) for one in answers]
-            exact = _exact(learner, pixels, pool.grid(key), [one for one in made if one is not None],
+            made = [
+                tokens.sequence(cells, [(question, tokens.encode(answer))], tokens.length(cells)) for answer in answers
+            ]
+            exact = _exact(learner, pixels, pool.grid(key), [question for question in made if question is not None],
                            [fact["index"] for fact in part], shuffle)  # fmt: skip
             right[question] += sum(exact)
-            asked[question] += len(part)
+            totals[question] += len(part)
             common[question].update(answers)
     return {
         question: {
-            "exact": round(right[question] / asked[question], 4),
-            "commonest": round(common[question].most_common(1)[0][1] / asked[question], 4),
+            "exact": round(right[question] / totals[question], 4),
+            "commonest": round(common[question].most_common(1)[0][1] / totals[question], 4),
         }
         for question in ATTRIBUTES
-        if asked[question]
+        if totals[question]
     }
 
 
@@ -135,14 +137,14 @@ def answer(
     learner: Learner,
     pixels: torch.Tensor,
     grid: tuple[int, int],
-    asked: list[int],
+    question: list[int],
     tokens: Tokens,
     most: int,
     opening: list[int] | None = None,
 ) -> list[str]:
     """The greedy answers to one question about pictures of one grid; `asked` follows the picture, as token ids."""
     n = len(pixels)
-    before = [*(opening or tokens.opening), *[tokens.image] * (grid[0] * grid[1]), *asked]
+    before = [*(opening or tokens.opening), *[tokens.image] * (grid[0] * grid[1]), *question]
     length = -(-(len(before) + most) // 8) * 8
     ids = torch.full((n, length), tokens.pad, dtype=torch.int64, device=learner.device)
     ids[:, : len(before)] = torch.tensor(before, device=learner.device)
@@ -158,7 +160,7 @@ def answer(
         at += 1
     learner.seen = None
     written = ids[:, len(before) : at].tolist()
-    return [tokens.decode(one[: one.index(tokens.end)] if tokens.end in one else one) for one in written]
+    return [tokens.decode(ids[: ids.index(tokens.end)] if tokens.end in ids else ids) for ids in written]
 
 
 def boxes(learner: Learner, pool: Pool, tokens: Tokens, shuffle: bool = False) -> dict[str, float]:
@@ -171,30 +173,30 @@ def boxes(learner: Learner, pool: Pool, tokens: Tokens, shuffle: bool = False) -
         pixels = pool.pixels[key][numbers]
         if shuffle:
             pixels = pixels[others([pool.facts[key][n]["index"] for n in numbers])]
-        said = answer(learner, pixels, pool.grid(key), tokens.asked(BOX), tokens, 24)
+        replies = answer(learner, pixels, pool.grid(key), tokens.question_ids(BOX), tokens, 24)
         overlaps += [
-            overlap(_box(text), _box(pool.facts[key][n]["box"])) for text, n in zip(said, numbers, strict=True)
+            overlap(_box(text), _box(pool.facts[key][n]["box"])) for text, n in zip(replies, numbers, strict=True)
         ]
     total = max(1, len(overlaps))
     return {
         "pictures": len(overlaps),
-        "iou_50": round(sum(one >= 0.5 for one in overlaps) / total, 4),
-        "touches": round(sum(one > 0 for one in overlaps) / total, 4),
+        "iou_50": round(sum(overlap >= 0.5 for overlap in overlaps) / total, 4),
+        "touches": round(sum(overlap > 0 for overlap in overlaps) / total, 4),
     }
 
 
 def _box(text: str) -> tuple[float, ...] | None:
-    found = [float(number) for number in re.findall(r"\d+", text)]
-    return tuple(found) if len(found) == 4 else None
+    sides = [float(number) for number in re.findall(r"\d+", text)]
+    return tuple(sides) if len(sides) == 4 else None
 
 
-def overlap(one: tuple[float, ...] | None, other: tuple[float, ...] | None) -> float:
+def overlap(box: tuple[float, ...] | None, other: tuple[float, ...] | None) -> float:
     """Intersection over union of two boxes; 0 where one is none."""
-    if one is None or other is None:
+    if box is None or other is None:
         return 0.0
-    wide = min(one[2], other[2]) - max(one[0], other[0])
-    high = min(one[3], other[3]) - max(one[1], other[1])
+    wide = min(box[2], other[2]) - max(box[0], other[0])
+    high = min(box[3], other[3]) - max(box[1], other[1])
     if wide <= 0 or high <= 0:
         return 0.0
-    area = [(b[2] - b[0]) * (b[3] - b[1]) for b in (one, other)]
+    area = [(b[2] - b[0]) * (b[3] - b[1]) for b in (box, other)]
     return wide * high / max(1e-9, area[0] + area[1] - wide * high)

@@ -51,8 +51,8 @@ class Learner:
         width = self.model.config.text_config.hidden_size
         self.letters = torch.nn.Linear(width, letters).to(self.device)
         torch.nn.init.constant_(self.letters.bias, -5.0)
-        wide = [one for one in self.masters if one.ndim > 1]
-        rest = [one for one in self.masters if one.ndim <= 1] + list(self.letters.parameters())
+        wide = [master for master in self.masters if master.ndim > 1]
+        rest = [master for master in self.masters if master.ndim <= 1] + list(self.letters.parameters())
         self.optimizer = torch.optim.AdamW(
             [{"params": wide, "weight_decay": 0.05}, {"params": rest, "weight_decay": 0.0}],
             lr=rate, betas=(0.9, 0.98), fused=cuda,
@@ -114,18 +114,18 @@ class Learner:
 
     def logits(self, batch: Packed) -> torch.Tensor:
         x = self.fast.hidden(batch)[batch.predict_at]
-        said: torch.Tensor = (self.fast.norm(x) @ self.model.lm_head.weight.T).float()
-        return said
+        scores: torch.Tensor = (self.fast.norm(x) @ self.model.lm_head.weight.T).float()
+        return scores
 
     def letter_loss(self, n: int, grid: Grid, letters: torch.Tensor) -> torch.Tensor:
         """How badly each token of the pictures says which letters it holds."""
         merged, order = self._kept["merged"], self._kept["order"]
         tokens = torch.empty_like(merged).index_copy(0, order, merged).view(n, grid[0] * grid[1], -1).float()
-        said = self.letters(tokens)
-        target = torch.zeros_like(said)
+        letter_logits = self.letters(tokens)
+        target = torch.zeros_like(letter_logits)
         at = letters.to(self.device, non_blocking=True)
         target[at[:, 0], at[:, 1], at[:, 2]] = 1.0
-        return F.binary_cross_entropy_with_logits(said, target, reduction="sum") / max(1, len(at))
+        return F.binary_cross_entropy_with_logits(letter_logits, target, reduction="sum") / max(1, len(at))
 
     def update(self, loss: torch.Tensor, rate: float) -> None:
         """One optimizer step."""

@@ -127,7 +127,7 @@ def example(world: World, record: ImageRecord, rng: random.Random, pad: bool = T
 
 def zooms_of(picture: Image.Image, sign: SeenSign, rng: random.Random, pad: bool) -> list[ZoomedLine]:
     """A zoom crop for each line of a sign that is large enough to be read."""
-    found = []
+    zooms = []
     left, top, right, bottom = sign.box
     wide, high = right - left, bottom - top
     for number, text in enumerate(sign.lines):
@@ -140,8 +140,8 @@ def zooms_of(picture: Image.Image, sign: SeenSign, rng: random.Random, pad: bool
         grid = grid_of((box[2] - box[0]) / (box[3] - box[1]))
         cut = picture.crop(fitted(box, grid, picture.size))
         pixels = np.asarray(cut.resize((grid[1] * PATCH, grid[0] * PATCH), Image.Resampling.BICUBIC))
-        found.append(ZoomedLine(pixels, grid, number, text, round(letters, 2)))
-    return found
+        zooms.append(ZoomedLine(pixels, grid, number, text, round(letters, 2)))
+    return zooms
 
 
 def fitted(

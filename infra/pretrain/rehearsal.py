@@ -42,8 +42,8 @@ def write_rehearsal(file: Path, count: int, seed: int) -> int:
     rows: list[dict[str, object]] = []
     while len(rows) < count:
         if len(rows) % 2:
-            told, said = record_texts(rng)
-            rows.append(_row(told, said, None))
+            told, answer = record_texts(rng)
+            rows.append(_row(told, answer, None))
             continue
         board, line, size = lesson(len(LEVELS) - 1, places, letters, rng)
         ask = READ[line]
@@ -63,11 +63,11 @@ def write_rehearsal(file: Path, count: int, seed: int) -> int:
     return len(rows)
 
 
-def _row(asked: str, said: str, picture: Image.Image | None) -> dict[str, object]:
+def _row(question: str, answer: str, picture: Image.Image | None) -> dict[str, object]:
     shown, images = [], []
     if picture is not None:
         written = io.BytesIO()
         picture.save(written, "JPEG", quality=95)
         shown, images = [{"type": "image", "text": ""}], [{"bytes": written.getvalue(), "path": None}]
-    user = {"role": "user", "content": [*shown, {"type": "text", "text": asked}]}
-    return {"messages": [user, {"role": "assistant", "content": [{"type": "text", "text": said}]}], "images": images}
+    user = {"role": "user", "content": [*shown, {"type": "text", "text": question}]}
+    return {"messages": [user, {"role": "assistant", "content": [{"type": "text", "text": answer}]}], "images": images}

@@ -41,10 +41,10 @@ class Tokens:
         self._questions: dict[str, list[int]] = {}
 
     def _id(self, token: str) -> int:
-        found = self._tokenizer.token_to_id(token)
-        if found is None:
+        token_id = self._tokenizer.token_to_id(token)
+        if token_id is None:
             raise ValueError(f"the tokenizer has no token {token}")
-        return int(found)
+        return int(token_id)
 
     def encode(self, text: str) -> list[int]:
         return list(self._tokenizer.encode(text, add_special_tokens=False).ids)
@@ -65,7 +65,7 @@ class Tokens:
             ids += self._letters[letter]
         return ids
 
-    def asked(self, question: str) -> list[int]:
+    def question_ids(self, question: str) -> list[int]:
         """What follows the picture until the answer begins."""
         if question not in self._questions:
             self._questions[question] = self.encode(f"<|vision_end|>{question}<|im_end|>\n<|im_start|>assistant\n")
@@ -89,7 +89,7 @@ class Tokens:
         labels = np.full(length, IGNORED, np.int64)
         opening, at = [*self.opening, *[self.image] * pictures], 0
         for number, (question, answer) in enumerate(exchanges):
-            before = self.asked_next(question) if number else [*opening, *self.asked(question)]
+            before = self.asked_next(question) if number else [*opening, *self.question_ids(question)]
             begin, end = at + len(before), at + len(before) + len(answer) + 1
             if len(answer) >= ANSWER or end > length:
                 return None
@@ -115,17 +115,17 @@ RECORDS = 1  # the level from which records come
 
 def repeat(tokens: Tokens, rng: random.Random, count: int) -> Exchange:
     """A string of random letters twice; the second time is learned."""
-    said = [tokens.encode(rng.choice(LETTERS))[0] for _ in range(count)]
+    letters = [tokens.encode(rng.choice(LETTERS))[0] for _ in range(count)]
     mark = tokens.encode("\n")
-    return [*said, *mark, *said, tokens.end], [*[IGNORED] * (count + len(mark)), *said, tokens.end]
+    return [*letters, *mark, *letters, tokens.end], [*[IGNORED] * (count + len(mark)), *letters, tokens.end]
 
 
 def record(tokens: Tokens, rng: random.Random) -> Exchange:
     """What a geocoder could have found, and the answer's four lines copied from it; the answer is learned."""
-    told, said = record_texts(rng)
-    asked = tokens.encode(f"<|im_start|>user\n{told}<|im_end|>\n<|im_start|>assistant\n")
-    answer = [*tokens.encode(said), tokens.end]
-    return [*asked, *answer], [*[IGNORED] * len(asked), *answer]
+    told, answer_text = record_texts(rng)
+    prompt = tokens.encode(f"<|im_start|>user\n{told}<|im_end|>\n<|im_start|>assistant\n")
+    answer = [*tokens.encode(answer_text), tokens.end]
+    return [*prompt, *answer], [*[IGNORED] * len(prompt), *answer]
 
 
 def record_texts(rng: random.Random) -> tuple[str, str]:
@@ -138,8 +138,8 @@ def record_texts(rng: random.Random) -> tuple[str, str]:
         "country_code": country[:2].upper(), "region": region, "city": city, "importance": round(rng.random(), 3),
     }]}  # fmt: skip
     told = f"<tool_response>\n{json.dumps(value, ensure_ascii=False)}\n</tool_response>"
-    said = f"<answer>\nCountry: {country}\nCity: {city}\nLatitude: {shortened(lat)}\nLongitude: {shortened(lon)}\n"
-    return told, said + "</answer>"
+    answer = f"<answer>\nCountry: {country}\nCity: {city}\nLatitude: {shortened(lat)}\nLongitude: {shortened(lon)}\n"
+    return told, answer + "</answer>"
 
 
 def shortened(degrees: float) -> str:

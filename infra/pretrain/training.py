@@ -155,7 +155,7 @@ def run(start: Path, plan: Plan, scratch: Path, output: Path) -> Learner:
     )
     quote_source = iter(quotes)
     learner = Learner(start, len(letters), plan.seed, weights=(start / WEIGHTS).is_file(), rate=plan.rate)
-    say(began, f"{sum(one.numel() for one in learner.masters) / 1e6:.2f} M parameters on {learner.device}")
+    say(began, f"{sum(master.numel() for master in learner.masters) / 1e6:.2f} M parameters on {learner.device}")
     held_pool, pool = Pool(held_folder, learner.device), Pool(train_folder, learner.device)
     held_pool.refresh(1e9)
     log = _loop(

@@ -80,11 +80,11 @@ class Batcher:
 
     def _answer(self, chosen: list[Waiting]) -> None:
         try:
-            questions = [one.question for one in chosen if one.question is not None]
+            questions = [waiting.question for waiting in chosen if waiting.question is not None]
             answers = self._model.answer(questions, chosen[0].sampling)
         except Exception as error:  # noqa: BLE001  their callers are told, and the thread goes on
-            for one in chosen:
-                one.answer.set_exception(error)
+            for waiting in chosen:
+                waiting.answer.set_exception(error)
             return
-        for one, answer in zip(chosen, answers, strict=True):
-            one.answer.set_result(answer)
+        for waiting, answer in zip(chosen, answers, strict=True):
+            waiting.answer.set_result(answer)

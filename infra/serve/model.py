@@ -17,13 +17,12 @@ from schemas.errors import GeofixError
 from tasks.agent.tagged import NotTaggable
 from tasks.train.encoding import Encoder, PlainEncoder
 from tasks.train.fast.families import FAMILIES, fast_model
-from tasks.train.fast.layout import Grid
-from tasks.train.fast.packing import Sample
 from tasks.train.fast.padding import pad_vision
 from tasks.train.loading import load_model, open_processor
 from tasks.train.plain import PlainModel
 from tasks.train.rollouts.sampling import Sampling
 from tasks.train.rollouts.source import Engines
+from tasks.train.token_samples import Grid, Sample
 from tasks.train.trainable import TrainableModel
 
 BATCH = 16  # conversations decoded side by side
@@ -56,14 +55,16 @@ class RecallingEncoder(Encoder):
 
     def __init__(self, processor: Any) -> None:
         super().__init__(processor, None)
-        self._kept: LRUCache[bytes, tuple[torch.Tensor, Grid]] = LRUCache(PATCH_BYTES, lambda one: one[0].nbytes)
+        self._kept: LRUCache[bytes, tuple[torch.Tensor, Grid]] = LRUCache(
+            PATCH_BYTES, lambda patches: patches[0].nbytes
+        )
         self._keeping = threading.Lock()
 
     def patches(self, pictures: Sequence[Any]) -> tuple[torch.Tensor | None, tuple[Grid, ...]]:
         if not pictures:
             return None, ()
-        found = [self._patches_of(one) for one in pictures]
-        return torch.cat([pixels for pixels, _ in found]), tuple(grid for _, grid in found)
+        prepared = [self._patches_of(picture) for picture in pictures]
+        return torch.cat([pixels for pixels, _ in prepared]), tuple(grid for _, grid in prepared)
 
     def _patches_of(self, picture: Any) -> tuple[torch.Tensor, Grid]:
         key = hashlib.sha256(f"{picture.mode} {picture.size} ".encode() + picture.tobytes()).digest()
@@ -104,7 +105,7 @@ class Model:
             fast = PlainModel(model, processor)
             self._encoder = PlainEncoder(processor, None, self._ends)
             self._ends = self._encoder.end_tokens
-        is_small = sum(one.numel() for one in model.parameters()) < SMALL
+        is_small = sum(parameter.numel() for parameter in model.parameters()) < SMALL
         self.batch = SMALL_BATCH if on_gpu and is_small else BATCH
         self._engines = Engines(fast, self._ends, self.batch)
 
@@ -116,7 +117,7 @@ class Model:
         seed: int | None = None,
     ) -> Question:
         """The conversation as tokens, or Refused where it does not fit. Several threads may ask at once."""
-        shown = [part["image"] for one in messages for part in one["content"] if part["type"] == "image"]
+        shown = [part["image"] for message in messages for part in message["content"] if part["type"] == "image"]
         try:
             prompt = self._encoder.prompt(messages, tools, shown)
         except (GeofixError, NotTaggable, TemplateError, TypeError) as error:
@@ -134,13 +135,13 @@ class Model:
 
     def answer(self, questions: Sequence[Question], sampling: Sampling) -> list[Answer]:
         """The next turns; one with a seed is the same whatever is answered beside it, but for a GPU's rounding."""
-        longest = -(-max(one.limit for one in questions) // ROUND) * ROUND
+        longest = -(-max(question.limit for question in questions) // ROUND) * ROUND
         # Not inference_mode: tables of positions are kept for a process, and training may be in the same one.
         with torch.no_grad():
-            found = self._engines.generate(
-                [one.prompt for one in questions], 1, longest, replace(sampling, seeded=True)
+            rollouts = self._engines.generate(
+                [question.prompt for question in questions], 1, longest, replace(sampling, seeded=True)
             )
-        return [self._told(one, rollout.ids) for one, [rollout] in zip(questions, found, strict=True)]
+        return [self._told(question, rollout.ids) for question, [rollout] in zip(questions, rollouts, strict=True)]
 
     def _told(self, question: Question, ids: list[int]) -> Answer:
         ids = ids[: question.limit]

@@ -96,12 +96,12 @@ def conversation(request: ChatRequest, min_pixels: int, max_pixels: int) -> list
 
 def _picture(part: dict[str, Any], where: str, min_pixels: int, max_pixels: int) -> Image.Image:
     url = part["image_url"].get("url") if isinstance(part.get("image_url"), dict) else None
-    found = _DATA_URI.match(url) if isinstance(url, str) else None
-    if found is None or not isinstance(url, str):
+    header = _DATA_URI.match(url) if isinstance(url, str) else None
+    if header is None or not isinstance(url, str):
         # Fetching an address a client names would let it reach into our network.
         raise Refused(400, f"{where}: pictures come as data:image/jpeg or png;base64", "invalid_image_url", where)
     try:
-        return _opened(url[found.end() :], max_pixels, min_pixels)
+        return _opened(url[header.end() :], max_pixels, min_pixels)
     except (binascii.Error, BadImage) as error:
         raise Refused(400, f"{where}: not a usable picture ({error})", "invalid_image", where) from None
 
@@ -114,10 +114,10 @@ def _weight(picture: Image.Image) -> int:
 def _opened(sent: str, max_pixels: int, min_pixels: int) -> Image.Image:
     """The picture within the budget; kept, because it comes again with each turn of its conversation."""
     data = base64.b64decode(sent, validate=True)
-    given = Encoded.open(data)
-    width, height = given.facts.width, given.facts.height
-    if given.orientation == 1 and given.mode == "RGB" and view_scale(width, height, max_pixels, min_pixels) == 1.0:
-        given.check()  # as it was sent, and as other servers see it: a JPEG of a JPEG is another picture
+    encoded = Encoded.open(data)
+    width, height = encoded.facts.width, encoded.facts.height
+    if encoded.orientation == 1 and encoded.mode == "RGB" and view_scale(width, height, max_pixels, min_pixels) == 1.0:
+        encoded.check()  # as it was sent, and as other servers see it: a JPEG of a JPEG is another picture
     else:
         data, _ = model_view(data, max_pixels, min_pixels)
     picture = Image.open(io.BytesIO(data)).convert("RGB")

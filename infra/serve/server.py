@@ -66,31 +66,31 @@ class Service:
 
     async def chat(self, request: Request) -> JSONResponse:
         self._check_key(request)
-        asked = read_request(await _body(request))
-        if asked.model != self._name:
-            raise Refused(404, f"model '{asked.model[:100]}' is not served here", "model_not_found", "model")
+        chat_request = read_request(await _body(request))
+        if chat_request.model != self._name:
+            raise Refused(404, f"model '{chat_request.model[:100]}' is not served here", "model_not_found", "model")
         if self._waiting >= MAX_WAITING:
             raise Refused(503, "too many requests are waiting", "overloaded")
         self._waiting += 1
         try:
-            answer = await asyncio.wrap_future(self._batcher.submit(self._waiting_for(asked)))
+            answer = await asyncio.wrap_future(self._batcher.submit(self._waiting_for(chat_request)))
         finally:
             self._waiting -= 1
-        return JSONResponse(_completion(asked, answer))
+        return JSONResponse(_completion(chat_request, answer))
 
-    def _waiting_for(self, asked: ChatRequest) -> Waiting:
+    def _waiting_for(self, chat_request: ChatRequest) -> Waiting:
         from tasks.train.rollouts.sampling import Sampling
 
         def read() -> "Question":
-            messages = conversation(asked, self._model.min_pixels, self._model.max_pixels)
-            return self._model.read(messages, asked.tools, asked.token_limit, asked.seed)
+            messages = conversation(chat_request, self._model.min_pixels, self._model.max_pixels)
+            return self._model.read(messages, chat_request.tools, chat_request.token_limit, chat_request.seed)
 
-        return Waiting(read, Sampling(asked.temperature, asked.top_k, asked.top_p))
+        return Waiting(read, Sampling(chat_request.temperature, chat_request.top_k, chat_request.top_p))
 
     def _check_key(self, request: Request) -> None:
         _check_sender(request, self._host)
-        given = request.headers.get("authorization", "").encode()
-        if self._key is not None and not hmac.compare_digest(given, f"Bearer {self._key}".encode()):
+        header = request.headers.get("authorization", "").encode()
+        if self._key is not None and not hmac.compare_digest(header, f"Bearer {self._key}".encode()):
             raise Refused(401, "Incorrect API key provided", "invalid_api_key")
 
 
@@ -116,12 +116,12 @@ async def _body(request: Request) -> bytes:
     return bytes(body)
 
 
-def _completion(asked: ChatRequest, answer: "Answer") -> dict[str, Any]:
+def _completion(chat_request: ChatRequest, answer: "Answer") -> dict[str, Any]:
     message: dict[str, Any] = {"role": "assistant", "content": answer.text}
     finish_reason = answer.finish_reason
-    said, calls = split_calls(answer.text.rstrip("\n")) if asked.tools else (answer.text, [])
+    text, calls = split_calls(answer.text.rstrip("\n")) if chat_request.tools else (answer.text, [])
     if calls and all(_TOOL_NAME.fullmatch(name) for name, _ in calls):
-        message["content"] = said or None
+        message["content"] = text or None
         message["tool_calls"] = [
             {
                 "id": f"call_{uuid.uuid4().hex[:16]}",
@@ -132,13 +132,13 @@ def _completion(asked: ChatRequest, answer: "Answer") -> dict[str, Any]:
         ]
         finish_reason = "tool_calls"
     choice = {"index": 0, "message": message, "finish_reason": finish_reason, "logprobs": None}
-    if asked.return_token_ids:
+    if chat_request.return_token_ids:
         choice["token_ids"] = list(answer.ids)
     return {
         "id": f"chatcmpl-{uuid.uuid4().hex}",
         "object": "chat.completion",
         "created": int(time.time()),
-        "model": asked.model,
+        "model": chat_request.model,
         "choices": [choice],
         "usage": {
             "prompt_tokens": answer.prompt_tokens,

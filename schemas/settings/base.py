@@ -17,11 +17,11 @@ class Settings(BaseModel):
 
     def identity(self) -> dict[str, Any]:
         """The fields that decide what comes out; a stage whose identity is unchanged has nothing to redo."""
-        found: dict[str, Any] = {}
+        fields: dict[str, Any] = {}
         for name, info in type(self).model_fields.items():
             extra = info.json_schema_extra if isinstance(info.json_schema_extra, dict) else {}
             value = getattr(self, name)
             if extra.get("operational") or (extra.get("added") and value == info.default):
                 continue
-            found[name] = value.identity() if isinstance(value, Settings) else self.model_dump(mode="json")[name]
-        return found
+            fields[name] = value.identity() if isinstance(value, Settings) else self.model_dump(mode="json")[name]
+        return fields

@@ -100,10 +100,10 @@ class ModelsSettings(Settings):
 
     def role(self, name: str) -> Role:
         """What is set for a role, or what holds for one that is not named."""
-        found = self.roles.get(name)
-        if found is not None:
-            pool = self.pools.get(found.endpoint)
-            return found if pool is None or found.model else found.model_copy(update={"model": pool.model})
+        chosen = self.roles.get(name)
+        if chosen is not None:
+            pool = self.pools.get(chosen.endpoint)
+            return chosen if pool is None or chosen.model else chosen.model_copy(update={"model": pool.model})
         if name == TRAINED or name.startswith(f"{TRAINED}:"):
             return Role(endpoint=TRAINED, model=name.partition(":")[2] or None)
         return Role(model=name)

@@ -50,8 +50,8 @@ def _sums_to_one(section: Settings, what: str) -> None:
     values = section.model_dump()
     total = math.fsum(values.values())
     if abs(total - 1.0) > 1e-9:
-        given = " + ".join(f"{value:g} ({name})" for name, value in values.items())
-        raise ValueError(f"{what} must sum to 1, but {given} = {total:g}")
+        terms = " + ".join(f"{value:g} ({name})" for name, value in values.items())
+        raise ValueError(f"{what} must sum to 1, but {terms} = {total:g}")
 
 
 class QuotaWeights(Settings):
@@ -154,17 +154,17 @@ class PlanSettings(Settings):
 
     @model_validator(mode="before")
     @classmethod
-    def _fill_in_preset(cls, given: Any) -> Any:
-        preset = PRESETS.get(str(given.get("preset"))) if isinstance(given, dict) else None
+    def _fill_in_preset(cls, data: Any) -> Any:
+        preset = PRESETS.get(str(data.get("preset"))) if isinstance(data, dict) else None
         if preset is None:
-            return given
+            return data
         filled = {"split": preset["split"]} if "split" in preset else {}
-        filled |= given
+        filled |= data
         fixed = {name: value for name, value in preset.items() if name in ("mode", "places")}
-        _set_by_preset(filled, fixed, given["preset"])
+        _set_by_preset(filled, fixed, data["preset"])
         if "cities" in preset and isinstance(filled.setdefault("cities", {}), dict):
             filled["cities"] = dict(filled["cities"])
-            _set_by_preset(filled["cities"], preset["cities"], given["preset"], "cities.")
+            _set_by_preset(filled["cities"], preset["cities"], data["preset"], "cities.")
         return filled
 
     @model_validator(mode="after")
@@ -189,11 +189,11 @@ class PlanSettings(Settings):
 
     def identity(self) -> dict[str, Any]:
         """The fields that decide what comes out. What a preset stands for counts, not its name."""
-        found = super().identity()
-        del found["preset"]
+        fields = super().identity()
+        del fields["preset"]
         # Settings of the other mode change nothing.
         unused = ("mode", "cities") if self.mode == "world" else ("within_cell", "jitter_km", "cell_floor_people")
-        return {name: value for name, value in found.items() if name not in unused}
+        return {name: value for name, value in fields.items() if name not in unused}
 
     @property
     def floor_people(self) -> float:

@@ -54,8 +54,8 @@ class RewardSettings(Settings):
 
     def identity(self) -> dict[str, Any]:
         """The fields that decide what comes out; a term that is off decides nothing."""
-        found = super().identity()
-        return found if self.grounding else {name: value for name, value in found.items() if name != "grounding"}
+        fields = super().identity()
+        return fields if self.grounding else {name: value for name, value in fields.items() if name != "grounding"}
 
     @model_validator(mode="after")
     def _some_terms(self) -> "RewardSettings":

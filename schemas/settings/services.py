@@ -366,29 +366,36 @@ class ServicesSettings(Settings):
 
     def providers(self) -> dict[str, StreetViewEndpoint]:
         """The street-view providers, ours and those of the user, by name."""
-        return {name: one for name, one in self.endpoints().items() if isinstance(one, StreetViewEndpoint)}
+        return {
+            name: endpoint for name, endpoint in self.endpoints().items() if isinstance(endpoint, StreetViewEndpoint)
+        }
 
     def endpoints(self) -> dict[str, Endpoint]:
         """Every service that has an address, by name."""
         own = {name: getattr(self, name) for name in type(self).model_fields}
-        return {**{name: one for name, one in own.items() if isinstance(one, Endpoint)}, **self.street_view}
+        return {
+            **{name: endpoint for name, endpoint in own.items() if isinstance(endpoint, Endpoint)},
+            **self.street_view,
+        }
 
     @model_validator(mode="before")
     @classmethod
     def _share_client(cls, data: Any) -> Any:
         """Give every service the fields of `client` that it neither sets nor has a default of its own for."""
-        given = data.get("client") if isinstance(data, dict) else None
-        if isinstance(given, ClientSettings):
-            given = given.model_dump(exclude_unset=True)
-        if not isinstance(given, dict) or not _is_valid(given):
+        client = data.get("client") if isinstance(data, dict) else None
+        if isinstance(client, ClientSettings):
+            client = client.model_dump(exclude_unset=True)
+        if not isinstance(client, dict) or not _is_valid(client):
             return data  # what is wrong is said of `client` alone
         absent = ("trained", "tool_geocoder", "answer_geocoder", "world_maps")
         shared = dict(data)
         for name, kind in _ENDPOINTS.items():
-            shared[name] = _with_client(data.get(name, None if name in absent else {}), kind, given)
+            shared[name] = _with_client(data.get(name, None if name in absent else {}), kind, client)
         if isinstance(data.get("street_view"), dict):
             theirs = data["street_view"].items()
-            shared["street_view"] = {name: _with_client(one, StreetViewEndpoint, given) for name, one in theirs}
+            shared["street_view"] = {
+                name: _with_client(endpoint, StreetViewEndpoint, client) for name, endpoint in theirs
+            }
         return {name: value for name, value in shared.items() if value is not None or name in data}
 
 
@@ -407,18 +414,18 @@ _ENDPOINTS: dict[str, type[Endpoint]] = {
 }
 
 
-def _with_client(own: Any, kind: type[Endpoint], given: dict[str, Any]) -> Any:
+def _with_client(own: Any, kind: type[Endpoint], client: dict[str, Any]) -> Any:
     """A service's own fields, and those of the client that it leaves to it; what is no service stays as it is."""
     if isinstance(own, kind):
         own = own.model_dump(exclude_unset=True)
     if not isinstance(own, dict):
         return own
-    return {**{field: given[field] for field in given if _is_default(kind, field)}, **own}
+    return {**{field: client[field] for field in client if _is_default(kind, field)}, **own}
 
 
-def _is_valid(given: dict[str, Any]) -> bool:
+def _is_valid(client: dict[str, Any]) -> bool:
     try:
-        ClientSettings.model_validate(given)
+        ClientSettings.model_validate(client)
     except ValidationError:
         return False
     return True

@@ -68,13 +68,13 @@ class SpreadSettings(Settings):
 
 def _flat(settings: dict[Any, Any], stage: str) -> dict[str, Any]:
     """Fields by stage, from mappings nested at the dots of the stages' names."""
-    found: dict[str, Any] = {}
+    flattened: dict[str, Any] = {}
     for name, value in settings.items():
         if isinstance(value, dict):
             for inner, fields in _flat(value, f"{stage}.{name}" if stage else str(name)).items():
-                found[inner] = {**found.get(inner, {}), **fields} if isinstance(fields, dict) else fields
+                flattened[inner] = {**flattened.get(inner, {}), **fields} if isinstance(fields, dict) else fields
         elif stage:
-            found.setdefault(stage, {})[name] = value
+            flattened.setdefault(stage, {})[name] = value
         else:
-            found[str(name)] = value  # neither a stage nor a field: refused as what it is
-    return found
+            flattened[str(name)] = value  # neither a stage nor a field: refused as what it is
+    return flattened

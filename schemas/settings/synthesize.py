@@ -70,5 +70,5 @@ class SynthesizeSettings(Settings):
     @property
     def further_recipes(self) -> tuple[str, ...]:
         """The recipes of `also` besides `recipe`, each once."""
-        named = [one for name in self.also for one in (training_recipes() if name == ALL else (name,))]
+        named = [recipe for name in self.also for recipe in (training_recipes() if name == ALL else (name,))]
         return tuple(dict.fromkeys(name for name in named if name != self.recipe))

@@ -16,8 +16,8 @@ _ORDER = ("plan", "collect", "curate", "review", "withdraw", "synthesize", "diff
 
 
 def _modules() -> list[str]:
-    found = {module.name for module in pkgutil.iter_modules(__path__)} - {"base", "run"}
-    return [*(name for name in _ORDER if name in found), *sorted(found - set(_ORDER)), "run"]
+    names = {module.name for module in pkgutil.iter_modules(__path__)} - {"base", "run"}
+    return [*(name for name in _ORDER if name in names), *sorted(names - set(_ORDER)), "run"]
 
 
 def _contracts() -> Iterator[tuple[str, Table]]:

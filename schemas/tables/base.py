@@ -43,10 +43,10 @@ class Expectation:
 def between(column: str, low: float | None = None, high: float | None = None) -> Expectation:
     """The column's numbers lie between two bounds, both included; one of them may be left open."""
     if low is not None and high is not None:
-        said = f"lies in {low:g}..{high:g}"
+        bound = f"lies in {low:g}..{high:g}"
     else:
-        said = f"is at least {low:g}" if low is not None else f"is at most {high:g}"
-    return Expectation(column, f"{column} {said}", low=low, high=high)
+        bound = f"is at least {low:g}" if low is not None else f"is at most {high:g}"
+    return Expectation(column, f"{column} {bound}", low=low, high=high)
 
 
 def one_of(column: str, *values: str) -> Expectation:
@@ -90,13 +90,14 @@ class Table:
     about: str = ""
     lives_with: str = ""  # a table whose key is a column here: a row ends when the row it names does
     shared: bool = False  # several stages may write it; each row belongs to the stage it names
+    keeps_versions: bool = True  # a redone item's old rows stay as tombstones; false: they are deleted, unasked
     expects: tuple[Expectation, ...] = ()  # besides what its columns promise in every table
     renamed: Mapping[str, str] = field(default_factory=dict)  # column -> its name in an earlier release
 
     @property
     def expectations(self) -> tuple[Expectation, ...]:
         """What Great Expectations holds the table to, besides its key and its required columns."""
-        own = {one.column for one in self.expects}
+        own = {expectation.column for expectation in self.expects}
         numbers_or_text = (n for n, t in self.columns.items() if t in (STRING, INT, FLOAT))
         return (*self.expects, *(_SHARED[n] for n in numbers_or_text if n in _SHARED and n not in own))
 

@@ -82,6 +82,7 @@ TABLES = (
         },
         required=("subject", "place_id", "status", "news", "nth", "checked_at"),
         about="what the source still has, and what it changed",
+        keeps_versions=False,  # the next check replaces the last
     ),
     Table(
         "views",

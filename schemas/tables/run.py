@@ -16,6 +16,7 @@ TABLES = (
         {"kind": STRING, "message": STRING, "attempts": INT},
         required=("kind",),
         about="what could not be done and is retried on the next run",
+        keeps_versions=False,
     ),
     Table(
         "runs",

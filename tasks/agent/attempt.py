@@ -34,22 +34,22 @@ def policy_role(name: str, models: pl.DataFrame, recipe: str) -> str:
     """The role a policy is asked by: `cold_start` and the like are the recipe's newest model of that phase."""
     if name not in PHASES:
         return name
-    found = newest_model(models, recipe, name)
-    if found is None:
+    model_id = newest_model(models, recipe, name)
+    if model_id is None:
         raise StageRefused(
             f"policy '{name}' is the newest {name} model of recipe {recipe}, and the lake has none: train it first"
         )
-    return f"{TRAINED}{found}"
+    return f"{TRAINED}{model_id}"
 
 
 def trained_pixels(models: pl.DataFrame) -> dict[str, tuple[int, int]]:
     """Policy -> most and least pixels of the pictures that a trained model was trained with."""
-    found: dict[str, tuple[int, int]] = {}
+    pixels: dict[str, tuple[int, int]] = {}
     for name, text in models.select("model_id", "config_json").iter_rows():
         config = json.loads(text or "{}")
         if "image_max_pixels" in config:
-            found[f"{TRAINED}{name}"] = config["image_max_pixels"], config["image_min_pixels"]
-    return found
+            pixels[f"{TRAINED}{name}"] = config["image_max_pixels"], config["image_min_pixels"]
+    return pixels
 
 
 def shown_pixels(policy: str, trained: dict[str, tuple[int, int]], most: int, least: int) -> tuple[int, int]:
@@ -74,8 +74,8 @@ def name_by_tools(scores: pl.DataFrame, predictions: pl.DataFrame) -> pl.DataFra
         .otherwise(pl.format(" with {}", "tools"))
     )
     in_several_ways = pl.col("tools").drop_nulls().n_unique().over("split", "policy") > 1
-    said = pl.when(in_several_ways).then(pl.concat_str("policy", how, ignore_nulls=True)).otherwise("policy")
-    return known.with_columns(said.alias("policy")).drop("tools")
+    named_policy = pl.when(in_several_ways).then(pl.concat_str("policy", how, ignore_nulls=True)).otherwise("policy")
+    return known.with_columns(named_policy.alias("policy")).drop("tools")
 
 
 def stable_seed(*parts: object) -> int:
@@ -146,10 +146,10 @@ async def run_attempt(
 
     environment = Environment(picture, tools, prompt, stop_at_outage=True)
     started = time.monotonic()
-    found = await run_agent(environment, ask)
-    if found.end_reason == TOOL_OUTAGE:
-        raise ServiceError("tools", "outage", f"a tool's service did not answer: {found.outage}", retryable=True)
-    text = found.final_text or next(
-        (str(m["content"]) for m in reversed(found.messages) if m["role"] == "assistant"), ""
+    trajectory = await run_agent(environment, ask)
+    if trajectory.end_reason == TOOL_OUTAGE:
+        raise ServiceError("tools", "outage", f"a tool's service did not answer: {trajectory.outage}", retryable=True)
+    text = trajectory.final_text or next(
+        (str(m["content"]) for m in reversed(trajectory.messages) if m["role"] == "assistant"), ""
     )
-    return Attempt(text, found, time.monotonic() - started)
+    return Attempt(text, trajectory, time.monotonic() - started)

@@ -150,8 +150,8 @@ def turns_of(trajectory: Trajectory) -> Iterator[Turn]:
             results += [_result(text) for text in texts if message["role"] == "tool"]
             continue
         # What it asks a tool for it may quote in the same breath.
-        asked = [call["function"]["arguments"] for call in message.get("tool_calls") or []]
-        seen += [plain(text) for text in asked]
+        arguments = [call["function"]["arguments"] for call in message.get("tool_calls") or []]
+        seen += [plain(text) for text in arguments]
         yield Turn(statements_of(message), tuple(results), fresh, "\n".join(seen), pictures, number == last)
         seen += [plain(text) for text in texts]
         results, fresh = [], False
@@ -160,21 +160,21 @@ def turns_of(trajectory: Trajectory) -> Iterator[Turn]:
 def statements_of(message: Message) -> str:
     """What a reply says in prose: its thought, the texts of a JSON object, or what stands outside the answer."""
     text = "\n".join(texts_of(message))
-    thought, said = split_thought(text)
-    value = json_object(said)
+    thought, reply_text = split_thought(text)
+    value = json_object(reply_text)
     if value is not None:
-        said = "\n".join(_strings(value))
+        reply_text = "\n".join(_strings(value))
     else:
-        said = re.sub(r"<answer>.*?(?:</answer>|\Z)", "", said, flags=re.DOTALL | re.IGNORECASE)
-    return "\n".join(part for part in (thought, said.strip()) if part)
+        reply_text = re.sub(r"<answer>.*?(?:</answer>|\Z)", "", reply_text, flags=re.DOTALL | re.IGNORECASE)
+    return "\n".join(part for part in (thought, reply_text.strip()) if part)
 
 
 def _strings(value: Any) -> Iterator[str]:
     if isinstance(value, str):
         yield value
     elif isinstance(value, dict | list):
-        for one in value.values() if isinstance(value, dict) else value:
-            yield from _strings(one)
+        for inner in value.values() if isinstance(value, dict) else value:
+            yield from _strings(inner)
 
 
 def _result(text: str) -> Result:
@@ -186,10 +186,12 @@ def _result(text: str) -> Result:
             return Result(None, False)
     if value.get("error"):
         return Result((), True)
-    lists = [one for one in value.values() if isinstance(one, list) and all(isinstance(row, dict) for row in one)]
+    lists = [
+        inner for inner in value.values() if isinstance(inner, list) and all(isinstance(row, dict) for row in inner)
+    ]
     if lists:
-        return Result(tuple(row for one in lists for row in one), False)
-    rows = [one for one in value.values() if isinstance(one, dict)]
+        return Result(tuple(row for rows in lists for row in rows), False)
+    rows = [row for row in value.values() if isinstance(row, dict)]
     return Result(tuple(rows) if rows else None, False)
 
 
@@ -233,12 +235,12 @@ def _stands_in(part: str, seen: str) -> bool:
 
 
 def _is_word_of(word: str, known: set[str]) -> bool:
-    if word in known or (len(word) >= 4 and any(word in one for one in known)):
+    if word in known or (len(word) >= 4 and any(word in form for form in known)):
         return True
     if len(word) < 4:
         return False
-    alike = (one for one in known if abs(len(one) - len(word)) <= 2)
-    return any(SequenceMatcher(None, word, one, autojunk=False).ratio() >= LIKE for one in alike)
+    alike = (form for form in known if abs(len(form) - len(word)) <= 2)
+    return any(SequenceMatcher(None, word, form, autojunk=False).ratio() >= LIKE for form in alike)
 
 
 def unseen_signs(trajectory: Trajectory, readings: Sequence[str] | None = None) -> list[str]:
@@ -265,17 +267,17 @@ def unseen_signs(trajectory: Trajectory, readings: Sequence[str] | None = None) 
 def contradictions(trajectory: Trajectory, truth: Truth) -> list[str]:
     """Sentences of thoughts that the results before them, the answer or the picture's country show to be false."""
     country = country_code(truth.address.country or "") or next(iter(country_codes_of([truth.lat], [truth.lon])), None)
-    found: list[str] = []
+    problems: list[str] = []
     for turn in turns_of(trajectory):
         for sentence, quoted in sentences(turn.statements):
             whole = _filled(sentence, quoted)
             why = denied_result(whole, turn.results) or invented_result(whole, turn) or foreign_result(whole, turn)
             why = why or wrong_side(sentence, country)
             if why:
-                found.append(f"{whole.strip()[:160]} ({why})")
+                problems.append(f"{whole.strip()[:160]} ({why})")
         if turn.is_last:
-            found += _unlike_answer(turn.statements, trajectory.final_text)
-    return found
+            problems += _unlike_answer(turn.statements, trajectory.final_text)
+    return problems
 
 
 def _filled(sentence: str, quoted: Sequence[str]) -> str:
@@ -319,8 +321,8 @@ def _names_tool(sentence: str) -> bool:
 
 def invented_result(sentence: str, turn: Turn) -> str:
     """Why a sentence that reports a find is false: every call before it failed or gave nothing."""
-    given = [result for result in turn.results if not result.failed]
-    if not turn.results or turn.has_new_picture or any(result.rows or result.rows is None for result in given):
+    answered = [result for result in turn.results if not result.failed]
+    if not turn.results or turn.has_new_picture or any(result.rows or result.rows is None for result in answered):
         return ""
     return "the calls before it gave nothing" if _FOUND.search(sentence) and not _DENIED.search(sentence) else ""
 
@@ -335,9 +337,9 @@ def foreign_result(sentence: str, turn: Turn) -> str:
         return ""
     lats, lons = zip(*points, strict=True)
     there = {code for code in country_codes_of(lats, lons) if code}
-    said = next(iter(named))
+    country = next(iter(named))
     texts = " ".join(str(value) for result in turn.results for row in result.rows or () for value in row.values())
-    if not there or said in there or said in countries_in(plain(texts), texts):
+    if not there or country in there or country in countries_in(plain(texts), texts):
         return ""
     return f"every point given lies in {', '.join(sorted(there))}"
 
@@ -366,12 +368,12 @@ def _unlike_answer(statements: str, final_text: str) -> list[str]:
     """The concluding sentence that names other countries than the answer."""
     answer = parse_answer(final_text).address.country
     code = country_code(answer) if answer else None
-    found = []
+    problems = []
     for sentence, quoted in sentences(statements) if code else ():
         whole = _filled(sentence, quoted)
         if not _CONCLUDED.search(whole) or _HEDGED.search(whole):
             continue
         named = countries_in(plain(whole), whole)
         if named and code not in named:
-            found.append(f"{whole.strip()[:160]} (the answer says {answer})")
-    return found
+            problems.append(f"{whole.strip()[:160]} (the answer says {answer})")
+    return problems

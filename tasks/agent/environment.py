@@ -253,12 +253,12 @@ def as_message(reply: ChatReply, calls: Sequence[ToolCall]) -> Message:
 
     Reasoning that a server sends apart from the text is the thought, and so are words beside a call, tags or none.
     """
-    thought, said = split_thought(reply.text[:MAX_REPLY_CHARS])
+    thought, reply_text = split_thought(reply.text[:MAX_REPLY_CHARS])
     if not thought:
         thought = reply.reasoning[:MAX_REPLY_CHARS].strip()
     if not thought and calls:
-        thought, said = said, ""
-    message: Message = {"role": "assistant", "content": (f"<think>{thought}</think>" if thought else "") + said}
+        thought, reply_text = reply_text, ""
+    message: Message = {"role": "assistant", "content": (f"<think>{thought}</think>" if thought else "") + reply_text}
     if calls:
         message["tool_calls"] = [call.message_part() for call in calls]
     return message

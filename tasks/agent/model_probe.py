@@ -60,18 +60,18 @@ async def structured(
     A first answer that is not JSON, or not of the form, is shown to the model with its fault, once.
     """
     schema = {"name": form.__name__, "strict": True, "schema": form.model_json_schema()}
-    asked = list(messages)
+    question = list(messages)
     usage, fault = Usage(), ""
     for _ in range(2):
         reply = await chat.complete(
-            role, asked, response_format={"type": "json_schema", "json_schema": schema}, **options
+            role, question, response_format={"type": "json_schema", "json_schema": schema}, **options
         )
         usage += reply.usage
         try:
             return read_structured(reply, form), replace(reply, usage=usage)
         except ValueError as error:
             fault = str(error)
-        asked = [
+        question = [
             *messages,
             {"role": "assistant", "content": reply.text[:LONGEST]},
             {"role": "user", "content": f"This is not the form that was asked for: {fault}. Answer with JSON alone."},
@@ -120,42 +120,42 @@ class Probe:
 
 async def probe(chat: Chat, role: str) -> Probe:
     """Ask a role's model one question of each kind. What is wrong is told, never raised."""
-    found = Probe(role)
+    result = Probe(role)
     times: list[float] = []
     for check in CHECKS:
         began_s = time.monotonic()
         try:
             reply = await _ask(chat, role, check)
         except BadStructure as error:
-            found.usage += error.usage
-            found.failed[check] = str(error)
+            result.usage += error.usage
+            result.failed[check] = str(error)
             continue
         except (ServiceError, GeofixError) as error:
-            found.failed[check] = str(error)
+            result.failed[check] = str(error)
             if isinstance(error, ServiceError) and error.kind in ("auth", "quota", "not_found"):
-                found.failed |= {other: str(error) for other in CHECKS}
-                return found
+                result.failed |= {other: str(error) for other in CHECKS}
+                return result
             continue
         times.append(time.monotonic() - began_s)
-        found.usage += reply.usage
-        found.model = reply.model
+        result.usage += reply.usage
+        result.model = reply.model
         if check == TOOL and not reply.tool_calls:
-            found.failed[check] = f"no call, but {reply.text[:60]!r} ({reply.finish_reason})"
+            result.failed[check] = f"no call, but {reply.text[:60]!r} ({reply.finish_reason})"
         elif check != TOOL and not reply.text:
-            found.failed[check] = f"an empty answer ({reply.finish_reason})"
-    found.seconds = min(times, default=0.0)
-    return found
+            result.failed[check] = f"an empty answer ({reply.finish_reason})"
+    result.seconds = min(times, default=0.0)
+    return result
 
 
 async def probe_embedder(chat: Chat, role: str) -> Probe:
     """Ask a role's model for the vectors of two texts. What is wrong is told, never raised."""
-    found, began_s = Probe(role, checks=(VECTORS,)), time.monotonic()
+    result, began_s = Probe(role, checks=(VECTORS,)), time.monotonic()
     try:
         await chat.embed(role, ["Paris", "Lima"])
     except (ServiceError, GeofixError) as error:
-        found.failed[VECTORS] = str(error)
-    found.seconds = time.monotonic() - began_s
-    return found
+        result.failed[VECTORS] = str(error)
+    result.seconds = time.monotonic() - began_s
+    return result
 
 
 async def _ask(chat: Chat, role: str, check: str) -> ChatReply:
@@ -168,11 +168,11 @@ async def _ask(chat: Chat, role: str, check: str) -> ChatReply:
 
 
 async def _ask_once(chat: Chat, role: str, check: str, with_picture: bool) -> ChatReply:
-    asked = _question(_QUESTIONS[check], with_picture)
+    question = _question(_QUESTIONS[check], with_picture)
     if check == FORM:
-        _, reply = await structured(chat, role, asked, Word, max_tokens=MAX_TOKENS)
+        _, reply = await structured(chat, role, question, Word, max_tokens=MAX_TOKENS)
         return reply
-    return await chat.complete(role, asked, tools=[_REPORT] if check == TOOL else None, max_tokens=MAX_TOKENS)
+    return await chat.complete(role, question, tools=[_REPORT] if check == TOOL else None, max_tokens=MAX_TOKENS)
 
 
 def _question(words: str, with_picture: bool = False) -> list[Message]:

@@ -102,21 +102,21 @@ class Located:
 
 def page_html(located: Sequence[Located]) -> str:
     """The page with these trajectories, complete in one file."""
-    body = "".join(_section(one) for one in located)
+    body = "".join(_section(result) for result in located)
     head = f'<meta charset="utf-8"><title>geofix locate</title><style>{_STYLE}</style>'
     return f'<!doctype html><html lang="en"><head>{head}</head><body>{body}</body></html>'
 
 
-def _section(one: Located) -> str:
-    boxes = "".join(_rectangle(box) for box in _boxes(one.trajectory.messages))
-    size = f"0 0 {one.picture.width} {one.picture.height}"
-    view = to_data_uri(one.picture.view)
+def _section(result: Located) -> str:
+    boxes = "".join(_rectangle(box) for box in _boxes(result.trajectory.messages))
+    size = f"0 0 {result.picture.width} {result.picture.height}"
+    view = to_data_uri(result.picture.view)
     shown = f'<div class="shown"><img alt="the picture" src="{view}"><svg viewBox="{size}">{boxes}</svg></div>'
-    said = "".join(_message(message, one.pictures) for message in one.trajectory.messages[2:])
-    link = html.escape(one.map_link, quote=True)
-    end = f'<p><b>{_safe(one.where)}</b> <a href="{link}">map</a></p>' if link else f"<p>{_safe(one.problem)}</p>"
-    end += f"<p>{_safe(one.radius)}</p>" if one.radius else ""
-    return f"<h2>{_safe(one.name)}</h2><p>{_safe(one.model)}, {_safe(one.recipe)}</p>{shown}{said}{end}"
+    body = "".join(_message(message, result.pictures) for message in result.trajectory.messages[2:])
+    link = html.escape(result.map_link, quote=True)
+    end = f'<p><b>{_safe(result.where)}</b> <a href="{link}">map</a></p>' if link else f"<p>{_safe(result.problem)}</p>"
+    end += f"<p>{_safe(result.radius)}</p>" if result.radius else ""
+    return f"<h2>{_safe(result.name)}</h2><p>{_safe(result.model)}, {_safe(result.recipe)}</p>{shown}{body}{end}"
 
 
 def _message(message: Message, pictures: dict[str, bytes]) -> str:
@@ -126,8 +126,8 @@ def _message(message: Message, pictures: dict[str, bytes]) -> str:
         parts = [f'<div class="thought">{_safe(thought)}</div>' if thought else ""]
         for call in message.get("tool_calls", []):
             function = call["function"]
-            asked = arguments_of(function["arguments"])
-            parts.append(f'<div class="call"><b>{_safe(function["name"])}</b> {_safe(asked)}</div>')
+            arguments = arguments_of(function["arguments"])
+            parts.append(f'<div class="call"><b>{_safe(function["name"])}</b> {_safe(arguments)}</div>')
         parts.append(f'<div class="answer">{_safe(answer_of(answer))}</div>' if answer else "")
         return "".join(parts)
     shown = "".join(
@@ -135,8 +135,8 @@ def _message(message: Message, pictures: dict[str, bytes]) -> str:
         for part in parts_of(content)
         if (reference := image_reference(part)) is not None
     )
-    found = "".join(_found(entry) for entry in found_in(" ".join(texts_of(message))))
-    return f'<div class="result">{found}{shown}</div>'
+    entries = "".join(_found(entry) for entry in found_in(" ".join(texts_of(message))))
+    return f'<div class="result">{entries}{shown}</div>'
 
 
 def _found(entry: Entry) -> str:
@@ -146,13 +146,13 @@ def _found(entry: Entry) -> str:
 
 
 def _boxes(messages: Sequence[Message]) -> list[list[float]]:
-    found = []
+    boxes = []
     for message in messages:
         for call in message.get("tool_calls") or []:
             box = (json_object(call["function"]["arguments"]) or {}).get("bbox_2d")
             if isinstance(box, list) and len(box) == 4 and all(isinstance(side, int | float) for side in box):
-                found.append(box)
-    return found
+                boxes.append(box)
+    return boxes
 
 
 def _rectangle(box: Sequence[float]) -> str:

@@ -112,5 +112,5 @@ def answer_lines(country: str, city: str, lat: float, lon: float, decimals: int)
 
 def lines_error(text: str) -> str | None:
     """What is wrong with the form of a final message, or None if it is the four lines that `ANSWER` asks for."""
-    _, said = split_thought(text)
-    return None if _LINES.fullmatch(said) else "not the four lines inside <answer>"
+    _, answer = split_thought(text)
+    return None if _LINES.fullmatch(answer) else "not the four lines inside <answer>"

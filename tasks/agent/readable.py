@@ -57,20 +57,20 @@ def arguments_of(text: str) -> str:
 
 def answer_of(text: str) -> str:
     """An answer without its tags; the values of one that is an object."""
-    said = _TAGS.sub("", text).strip()
-    value = json_object(said)
-    return said if value is None else "\n".join(f"{name}: {_plain(part)}" for name, part in value.items())
+    answer = _TAGS.sub("", text).strip()
+    value = json_object(answer)
+    return answer if value is None else "\n".join(f"{name}: {_plain(part)}" for name, part in value.items())
 
 
 def _rows(value: Any) -> list[Any]:
     """The things found: the one list or the objects that an answer holds, else the answer as a whole."""
     if not isinstance(value, dict):
         return value if isinstance(value, list) else [value]
-    lists = [one for one in value.values() if isinstance(one, list)]
+    lists = [inner for inner in value.values() if isinstance(inner, list)]
     if len(lists) == 1:
         return lists[0]
     inner = list(value.values())
-    return inner if all(isinstance(one, dict) for one in inner) else [value]
+    return inner if all(isinstance(row, dict) for row in inner) else [value]
 
 
 def _entry(row: Any) -> Entry:

@@ -49,10 +49,10 @@ class Recording:
     def _named(self) -> str:
         return f"services.tools.recording={self.file}"
 
-    async def ask_once(self, asked: Sequence[Any], ask: Callable[[], Awaitable[ToolOutput]]) -> ToolOutput:
+    async def ask_once(self, request: Sequence[Any], ask: Callable[[], Awaitable[ToolOutput]]) -> ToolOutput:
         """The recorded answer; ToolMistake if there is none. No service is asked."""
         with self._reading() as opened:
-            row = opened.execute("SELECT value FROM answers WHERE key = ?", (digest_key(*asked),)).fetchone()
+            row = opened.execute("SELECT value FROM answers WHERE key = ?", (digest_key(*request),)).fetchone()
         if row is None:
             self.misses += 1
             raise ToolMistake(NOT_RECORDED)

@@ -22,7 +22,8 @@ class ToolService(str):
 def tool_services(names: Iterable[str]) -> tuple[ToolService, ...]:
     """The services that these tools ask."""
     return tuple(
-        ToolService(one) for one in sorted({TOOLS[name].service or "" for name in names if name in TOOLS} - {""})
+        ToolService(service)
+        for service in sorted({TOOLS[name].service or "" for name in names if name in TOOLS} - {""})
     )
 
 
@@ -47,8 +48,8 @@ def open_toolbox(connections: Connections, state: Path | None, result_chars: int
 def asked_services(connections: Connections) -> str:
     """Whom the tools ask, in one line."""
     names = dict.fromkeys(spec.service for spec in TOOLS.values() if spec.service)
-    asked = [_connection(connections, name) for name in names]
-    urls = (one.endpoint.base_url for one in (*asked, connections.world_maps) if one is not None)
+    clients = [_connection(connections, name) for name in names]
+    urls = (client.endpoint.base_url for client in (*clients, connections.world_maps) if client is not None)
     return " ".join(f"{server_of(url)} {urlsplit(url).path}" for url in urls)
 
 

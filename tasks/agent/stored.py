@@ -39,7 +39,7 @@ def with_size(messages: Sequence[Message], old: Size, new: Size) -> list[Message
 
 def _message(message: Message, scale: tuple[float, float], old: Size, new: Size) -> Message:
     def text(words: str) -> str:
-        moved = _BOX.sub(lambda found: json.dumps(_moved([float(side) for side in found.groups()], scale)), words)
+        moved = _BOX.sub(lambda match: json.dumps(_moved([float(side) for side in match.groups()], scale)), words)
         return moved.replace(f"{old[0]} x {old[1]} pixels", f"{new[0]} x {new[1]} pixels")
 
     if message["role"] in ("system", "user"):

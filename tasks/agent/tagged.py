@@ -76,8 +76,8 @@ def parse_tagged(tagged: Sequence[Message]) -> list[Message]:
     for turn in tagged:
         content = turn["content"]
         if turn["role"] == "assistant":
-            said, calls = split_calls(content)
-            message: Message = {"role": "assistant", "content": said}
+            text, calls = split_calls(content)
+            message: Message = {"role": "assistant", "content": text}
             if calls:
                 message["tool_calls"] = [_call(calls_made + n, *call) for n, call in enumerate(calls, start=1)]
                 calls_made += len(calls)
@@ -119,8 +119,8 @@ def split_calls(text: str) -> tuple[str, list[tuple[str, str]]]:
     # From the end, one call at a time: linear even in a text that is all opening tags.
     while text.endswith(_CLOSE_CALL):
         start = text.rfind(_OPEN_CALL)
-        name, found, arguments = text[start + len(_OPEN_CALL) : -len(_CLOSE_CALL)].partition(_ARGUMENTS)
-        if start < 0 or not found or (start > 0 and text[start - 1] != "\n"):
+        name, separator, arguments = text[start + len(_OPEN_CALL) : -len(_CLOSE_CALL)].partition(_ARGUMENTS)
+        if start < 0 or not separator or (start > 0 and text[start - 1] != "\n"):
             break
         calls.insert(0, (name, arguments))
         text = text[: max(0, start - 1)]

@@ -73,7 +73,7 @@ def _schemas(names: tuple[str, ...]) -> tuple[dict[str, Any], ...]:
 class Answers(Protocol):
     """Where the answers of services to tools come from."""
 
-    async def ask_once(self, asked: Sequence[Any], ask: Callable[[], Awaitable[ToolOutput]]) -> ToolOutput:
+    async def ask_once(self, request: Sequence[Any], ask: Callable[[], Awaitable[ToolOutput]]) -> ToolOutput:
         """The answer to this question; `ask` asks the service."""
         ...
 
@@ -88,11 +88,11 @@ class ToolResponses:
     store: Responses
     services: str  # whom answers come from, so that another service's are not taken for them
 
-    async def ask_once(self, asked: Sequence[Any], ask: Callable[[], Awaitable[ToolOutput]]) -> ToolOutput:
+    async def ask_once(self, request: Sequence[Any], ask: Callable[[], Awaitable[ToolOutput]]) -> ToolOutput:
         """A kept answer, or that of `ask`, which is kept with its question."""
 
         async def packed() -> bytes:
-            question = {"services": self.services, "asked": list(asked)}
+            question = {"services": self.services, "asked": list(request)}
             try:
                 output = await ask()
             except ToolMistake as error:
@@ -100,7 +100,7 @@ class ToolResponses:
             is_picture = output.picture is not None
             return pack({"value": output.value, "is_picture": is_picture, **question}, output.picture or b"")
 
-        key = digest_key(self.services, *asked)
+        key = digest_key(self.services, *request)
         return kept_output(await ask_once(self.store, NAMESPACE, key, packed, current_item_id()))
 
 
@@ -217,7 +217,7 @@ def _fewer(value: dict[str, Any]) -> dict[str, Any] | None:
     """Without the last entries of its longest list; None where no list has several."""
     name, rows = max(
         ((name, part) for name, part in value.items() if isinstance(part, list)),
-        key=lambda one: len(one[1]),
+        key=lambda entry: len(entry[1]),
         default=("", []),
     )
     return {**value, name: rows[: max(1, len(rows) * 3 // 4)]} if len(rows) > 1 else None

@@ -123,8 +123,8 @@ async def search_web(context: ToolContext, query: str) -> ToolOutput:
     search = require_part(context.search, "a web search")
     if not query.strip():
         raise ToolMistake("query is empty")
-    found = await ask_service(search.search(query, context.search_results or context.max_results))
-    return ToolOutput({"results": [{"title": r.title, "url": r.url, "content": r.content} for r in found]})
+    results = await ask_service(search.search(query, context.search_results or context.max_results))
+    return ToolOutput({"results": [{"title": r.title, "url": r.url, "content": r.content} for r in results]})
 
 
 @tool("geocoder")
@@ -137,10 +137,10 @@ async def maps_geocode(context: ToolContext, address: str) -> ToolOutput:
     geocoder = require_part(context.geocoder, "a geocoder")
     if not address.strip():
         raise ToolMistake("address is empty")
-    found = await ask_service(geocoder.search(address, context.max_results))
-    if not found:
+    places = await ask_service(geocoder.search(address, context.max_results))
+    if not places:
         raise ToolMistake(NO_PLACE)
-    return ToolOutput({"results": [dict(vars(candidate)) for candidate in found]})
+    return ToolOutput({"results": [dict(vars(candidate)) for candidate in places]})
 
 
 def require_part(part: T | None, what: str) -> T:
@@ -183,8 +183,8 @@ async def poi_input_tips(context: ToolContext, text: str) -> ToolOutput:
     maps = require_part(context.maps, "a map service")
     if not text.strip():
         raise ToolMistake("text is empty")
-    found = await ask_service(maps.tips(text, 2 * context.max_results))
-    return ToolOutput({"tips": [{"id": p.id, "name": p.name, "district": p.district} for p in found]})
+    tips = await ask_service(maps.tips(text, 2 * context.max_results))
+    return ToolOutput({"tips": [{"id": p.id, "name": p.name, "district": p.district} for p in tips]})
 
 
 @tool("maps")
@@ -198,8 +198,8 @@ async def poi_keyword_search(context: ToolContext, keyword: str, city: str = "")
     maps = require_part(context.maps, "a map service")
     if not keyword.strip():
         raise ToolMistake("keyword is empty")
-    found = await ask_service(maps.find(keyword, city, 2 * context.max_results))
-    return ToolOutput({"pois": [asdict(poi) for poi in found]})
+    pois = await ask_service(maps.find(keyword, city, 2 * context.max_results))
+    return ToolOutput({"pois": [asdict(poi) for poi in pois]})
 
 
 @tool("maps")

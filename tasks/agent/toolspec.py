@@ -148,11 +148,11 @@ def _read_docstring(text: str) -> tuple[str, dict[str, str]]:
 
 
 def _explain(error: ValidationError) -> str:
-    said = []
+    problems = []
     for problem in error.errors(include_url=False, include_context=False):
         where = ".".join(str(part) for part in problem["loc"]) or "arguments"
-        said.append(f"{where}: {problem['msg'][:200]}")
-    return "; ".join(said[:5])
+        problems.append(f"{where}: {problem['msg'][:200]}")
+    return "; ".join(problems[:5])
 
 
 def _finite(value: Any) -> bool:

@@ -59,12 +59,12 @@ class GeofixTool(BaseTool):  # type: ignore[misc]
         name = self._pictures[instance_id]
         picture = _opened(str(self._folder / name), self._settings) if name else None
         call = ToolCall("call_1", self.name, json.dumps(parameters))
-        found = await _toolbox(self._settings).limited(*self._limits).call(call, picture, self._offered)
-        if found.record.outage and agent_data is not None:
-            agent_data.extra_fields["tool_outage"] = found.record.outage
-        shown = [] if found.picture is None else [Image.open(io.BytesIO(found.picture)).convert("RGB")]
-        response = ToolResponse(text=found.text, image=shown) if shown else ToolResponse(text=found.text)
-        return response, 0.0, {"succeeded": found.record.succeeded}
+        result = await _toolbox(self._settings).limited(*self._limits).call(call, picture, self._offered)
+        if result.record.outage and agent_data is not None:
+            agent_data.extra_fields["tool_outage"] = result.record.outage
+        shown = [] if result.picture is None else [Image.open(io.BytesIO(result.picture)).convert("RGB")]
+        response = ToolResponse(text=result.text, image=shown) if shown else ToolResponse(text=result.text)
+        return response, 0.0, {"succeeded": result.record.succeeded}
 
     async def release(self, instance_id: str, **_: Any) -> None:
         self._pictures.pop(instance_id, None)

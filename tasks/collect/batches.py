@@ -49,7 +49,7 @@ class Batches(Generic[Answer]):
 
     async def _answer(self, batch: dict[str, asyncio.Future[Answer | None]]) -> None:
         try:
-            found = await self._ask(list(batch))
+            rows_by_key = await self._ask(list(batch))
         except ServiceError as error:
             if error.kind in _MAY_BE_ONE_KEYS and not error.retryable and len(batch) > 1:
                 keys = list(batch)
@@ -61,7 +61,7 @@ class Batches(Generic[Answer]):
             _raise(error, batch)
         else:
             for key, future in batch.items():
-                future.set_result(found.get(key))
+                future.set_result(rows_by_key.get(key))
 
 
 def _raise(error: Exception, batch: Mapping[str, asyncio.Future[Any]]) -> None:

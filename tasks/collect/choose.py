@@ -99,11 +99,13 @@ class Queue:
         """Where a candidate stands, given what was taken."""
         settings = self._settings
         relatives = [
-            one for one in self._taken if one.sequence_id is not None and one.sequence_id == candidate.sequence_id
+            taken
+            for taken in self._taken
+            if taken.sequence_id is not None and taken.sequence_id == candidate.sequence_id
         ]
         close = any(
-            distance_km(one.lat, one.lon, candidate.lat, candidate.lon) * 1000.0 < settings.sequence_spacing_m
-            for one in relatives
+            distance_km(relative.lat, relative.lon, candidate.lat, candidate.lon) * 1000.0 < settings.sequence_spacing_m
+            for relative in relatives
         )
         small = candidate.kind == "photo" and (candidate.pixels or 0) < settings.photo_preferred_pixels
         score = score_m(candidate, settings) + (settings.sequence_penalty_m if relatives else 0.0)

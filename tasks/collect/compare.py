@@ -33,7 +33,7 @@ class Found:
     """What became of it, and the bytes that came, if any did that are a picture."""
 
     status: Literal["same", "changed", "unavailable", "deleted"]
-    came: FetchedImage | None = None
+    image: FetchedImage | None = None
 
 
 class _Unavailable(Exception):
@@ -62,17 +62,17 @@ async def compared(
         for _ in range(downloads):
             fetched, url = await _asked(known.source_id, url, mark, provider, hosts)
             if fetched is not None:
-                came = FetchedImage.now(fetched.data, fetched.etag or None, safe_url(url))
+                image = FetchedImage.now(fetched.data, fetched.etag or None, safe_url(url))
             elif left is not None and mark == left.etag:
-                came = replace(left, at=datetime.now(UTC))
+                image = replace(left, at=datetime.now(UTC))
             else:
                 return Found("same")
-            if came.sha256 == known.sha256:
-                return Found("same", came)
+            if image.sha256 == known.sha256:
+                return Found("same", image)
             # Before it is decoded, where a kill would lose it.
-            await responses.keep_image(key, came, KEPT_S)
-            if await _counts(came, known):
-                return Found("changed", came)
+            await responses.keep_image(key, image, KEPT_S)
+            if await _counts(image, known):
+                return Found("changed", image)
             responses.forget_image(key)
     except _Unavailable:
         pass
@@ -81,9 +81,9 @@ async def compared(
     return Found("unavailable")
 
 
-async def _counts(came: FetchedImage, known: Known) -> bool:
+async def _counts(image: FetchedImage, known: Known) -> bool:
     """Whether bytes are those that were fetched, or at least a picture."""
-    return came.sha256 == known.sha256 or await computing.run(_is_picture, came.data)
+    return image.sha256 == known.sha256 or await computing.run(_is_picture, image.data)
 
 
 def _is_picture(data: bytes) -> bool:
@@ -98,7 +98,7 @@ async def _asked(
     source_id: str, url: str, mark: str | None, provider: StreetViewProvider, hosts: Hosts
 ) -> tuple[FetchedBytes | None, str]:
     """What the host says, and under which address: new ones are asked for where one is past its time."""
-    since = hosts.so_far()
+    since = hosts.counts()
     for attempt in range(1 + FRESH_URLS):
         if not url:
             break

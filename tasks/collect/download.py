@@ -26,7 +26,7 @@ FRESH_URLS = 3  # times a new address is asked for when one is past its time
 class Picture:
     """A picture that was stored."""
 
-    came: FetchedImage
+    image: FetchedImage
     sha256: str
     extension: str
     size: int  # in bytes
@@ -57,7 +57,7 @@ class Downloads:
     responses: StageResponses
     hosts: Hosts = field(default_factory=Hosts)
 
-    async def get(self, candidate: Candidate, came: FetchedImage | None = None) -> Picture:
+    async def get(self, candidate: Candidate, image: FetchedImage | None = None) -> Picture:
         """The candidate's picture, fully decoded once; `Unusable`, or ServiceError when the service is out.
 
         Its bytes are kept while they wait to be decoded, until the caller forgets them. Those that had come
@@ -67,22 +67,22 @@ class Downloads:
         key, url = candidate.key, candidate.url
         try:
             for attempt in range(1, self.settings.downloads + 1):
-                if came is None:
-                    came, url = await self._fetch(candidate, url)
-                    await self.responses.keep_image(key, came)
+                if image is None:
+                    image, url = await self._fetch(candidate, url)
+                    await self.responses.keep_image(key, image)
                 try:
-                    picture = await computing.run(_store, came, candidate.kind, self.settings, self.store)
-                    self.hosts.answered(came.request_url)
+                    picture = await computing.run(_store, image, candidate.kind, self.settings, self.store)
+                    self.hosts.answered(image.request_url)
                     return picture
                 except BadImage as error:
                     # A broken transfer may be whole the next time; a small picture stays small.
                     broken = error.kind in ("truncated", "not_an_image")
                     if not broken:
-                        self.hosts.answered(came.request_url)
+                        self.hosts.answered(image.request_url)
                     if not broken or attempt == self.settings.downloads:
-                        raise Unusable(error.kind, error.detail, came.request_url if broken else None) from error
+                        raise Unusable(error.kind, error.detail, image.request_url if broken else None) from error
                 self.responses.forget_image(key)
-                came = None
+                image = None
         except ServiceError as error:
             at = error.url if isinstance(error, AtHost) else None
             if error.status == GONE:
@@ -96,12 +96,12 @@ class Downloads:
         """The bytes, and the address that gave them: addresses are signed and expire while an item waits its turn."""
         provider = self._by_name[candidate.source]
         url = url or await self._fresh_url(provider, candidate.source_id)
-        since = self.hosts.so_far()
+        since = self.hosts.counts()
         for attempt in range(1 + FRESH_URLS):
             try:
-                came = await provider.fetch(url)
-                assert came is not None, "nothing was asked on condition"
-                return FetchedImage.now(came.data, came.etag or None, safe_url(url)), url
+                fetched = await provider.fetch(url)
+                assert fetched is not None, "nothing was asked on condition"
+                return FetchedImage.now(fetched.data, fetched.etag or None, safe_url(url)), url
             except ServiceError as error:
                 if error.kind != "expired" or attempt == FRESH_URLS:
                     if is_refusal(error):
@@ -119,7 +119,7 @@ class Downloads:
     @cached_property
     def _addresses(self) -> dict[str, Batches[str]]:
         # After a kill every picture that was under way needs a new one: they are asked for together.
-        return {one.name: Batches(one.addresses, one.limits.ids) for one in self.providers}
+        return {provider.name: Batches(provider.addresses, provider.limits.ids) for provider in self.providers}
 
     async def _fresh_url(self, provider: StreetViewProvider, source_id: str) -> str:
         url = None
@@ -136,9 +136,9 @@ class Downloads:
         return url
 
 
-def _store(came: FetchedImage, kind: Kind, settings: CollectSettings, store: ImageStore) -> Picture:
-    data, extension, width, height = prepare(came.data, kind, settings)
-    return Picture(came, store.put(data, extension), extension, len(data), width, height)
+def _store(image: FetchedImage, kind: Kind, settings: CollectSettings, store: ImageStore) -> Picture:
+    data, extension, width, height = prepare(image.data, kind, settings)
+    return Picture(image, store.put(data, extension), extension, len(data), width, height)
 
 
 def prepare(data: bytes, kind: Kind, settings: CollectSettings) -> tuple[bytes, str, int, int]:

@@ -22,7 +22,7 @@ class Hosts:
     def has_answered(self, url: str) -> bool:
         return self._answers[_host(url)] > 0
 
-    def so_far(self) -> dict[str, int]:
+    def counts(self) -> dict[str, int]:
         """What `Refused` compares with."""
         return dict(self._answers)
 
@@ -47,7 +47,7 @@ class Refused(AtHost):
 
     def is_its_own(self, hosts: Hosts) -> bool:
         """Whether its host has answered others meanwhile."""
-        return hosts.so_far().get(self._host, 0) > self._since.get(self._host, 0)
+        return hosts.counts().get(self._host, 0) > self._since.get(self._host, 0)
 
 
 def is_refusal(error: ServiceError) -> bool:

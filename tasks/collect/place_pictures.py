@@ -46,8 +46,8 @@ class PlacePictures:
                 raise refused
         for provider, why in self._unusable:
             if why.url is not None and not hosts.has_answered(why.url):
-                said = f"no picture has come from this host so far; the last: {why.kind}, {why.detail}"
-                raise ServiceError(provider, "outage", said, retryable=True)
+                detail = f"no picture has come from this host so far; the last: {why.kind}, {why.detail}"
+                raise ServiceError(provider, "outage", detail, retryable=True)
 
     async def _fetch(self, candidate: Candidate) -> dict[str, Any]:
         try:
@@ -69,8 +69,8 @@ class PlacePictures:
             await self._context.provider(candidate.source).address(candidate.source_id)
         except ServiceError as error:
             if error.kind == "not_found":
-                said = "the service says that it does not exist, though its search shows it"
-                raise Unusable("deleted", said) from error
+                detail = "the service says that it does not exist, though its search shows it"
+                raise Unusable("deleted", detail) from error
             raise
 
 
@@ -92,29 +92,29 @@ async def _fetch_now(
     candidate: Candidate, key: tuple[str, str, str], context: WorkerContext, since_s: float, seen_sha256: str | None
 ) -> dict[str, Any]:
     try:
-        came = context.responses.find_image(candidate.key, since_s, seen_sha256)
-        picture = await context.downloads.get(candidate, came)
+        image = context.responses.find_image(candidate.key, since_s, seen_sha256)
+        picture = await context.downloads.get(candidate, image)
     except Unusable as why:
         if why.url is None or context.downloads.hosts.has_answered(why.url):
             await context.responses.keep({"kind": why.kind, "detail": why.detail}, "unusable", *key)
         context.responses.forget_image(candidate.key)
         raise
-    came = picture.came
+    image = picture.image
     facts: dict[str, Any] = {
-        "fetched_at": came.at,
-        "request_url": came.request_url,
+        "fetched_at": image.at,
+        "request_url": image.request_url,
         "http_status": 200,  # anything else is no picture
         "sha256": picture.sha256,
         "extension": picture.extension,
         "bytes": picture.size,
         "width": picture.width,
         "height": picture.height,
-        "etag": came.etag,
-        "source_sha256": came.sha256,
-        "source_bytes": len(came.data),
+        "etag": image.etag,
+        "source_sha256": image.sha256,
+        "source_bytes": len(image.data),
         "prepared": context.prepared,
     }
-    await context.responses.keep(facts | {"fetched_at": came.at.isoformat()}, "stored", *key)
+    await context.responses.keep(facts | {"fetched_at": image.at.isoformat()}, "stored", *key)
     context.responses.forget_image(candidate.key)
     return facts
 

@@ -79,8 +79,8 @@ def ended_upstream(lake: Lake, stage: str) -> frozenset[str]:
     """The keys of pictures that were found to be deleted, for whichever place, and did not come back for it."""
     looked_at = (pl.col("stage") == stage) & (pl.col("tombstone").is_null() | (pl.col("tombstone") == DELETED))
     wanted = lake.scan("images").filter(looked_at).select("image_id", "source", "source_id", "tombstone", "written_at")
-    found = lake.collect("images", wanted)
-    ended = newest_versions(found, ["image_id"]).drop_nulls("tombstone")
+    images = lake.collect("images", wanted)
+    ended = newest_versions(images, ["image_id"]).drop_nulls("tombstone")
     return frozenset(key_of(*pair) for pair in ended.select("source", "source_id").iter_rows())
 
 
@@ -105,8 +105,8 @@ def _facts(rows: list[dict[str, Any]] | None, candidate: Candidate, lake: Lake) 
 
 def seen_changed(item: dict[str, Any], candidate: Candidate) -> str | None:
     """The sha256 of the bytes a check has seen instead of those the place has."""
-    found = (row["seen_sha256"] for row in item.get("changed") or () if _is_of(row, candidate))
-    return next(found, None)
+    seen = (row["seen_sha256"] for row in item.get("changed") or () if _is_of(row, candidate))
+    return next(seen, None)
 
 
 def _is_of(row: dict[str, Any], candidate: Candidate) -> bool:

@@ -57,14 +57,14 @@ def items(inputs: Inputs, settings: CollectSettings) -> pl.DataFrame:
         "status", "nth", "news", "checked_at", id="subject_id", check_etag="etag", check_sha256="source_sha256"
     )
     images = _images(inputs, settings)
-    found = pl.concat(
+    due = pl.concat(
         [
             _due_images(images, checks, before),
             _due_places(inputs, images, checks, before, settings),
             _due_scenes(inputs, checks, before),
         ]
     )
-    rows = found.join(refused_before(inputs, NAME), on="id", how="left")
+    rows = due.join(refused_before(inputs, NAME), on="id", how="left")
     return rows.with_columns(pl.col("refused").fill_null(False)).sort("id")
 
 
@@ -78,8 +78,8 @@ def _images(inputs: Inputs, settings: CollectSettings) -> pl.DataFrame:
     source = ("source", "source_id", "etag", "source_sha256")
     names = ("kind", "place_id", *source, "sha256", "extension", "fetched_at", "written_at", "tombstone")
     wanted = rows.select(pl.col("image_id").alias("id"), *names)
-    found = newest_versions(inputs.lake.collect("images", wanted), ["id"])
-    return found.with_columns(is_lost(found, inputs.lake.images) & found["tombstone"].is_null())
+    images = newest_versions(inputs.lake.collect("images", wanted), ["id"])
+    return images.with_columns(is_lost(images, inputs.lake.images) & images["tombstone"].is_null())
 
 
 def _due_images(images: pl.DataFrame, checks: pl.DataFrame, before: datetime) -> pl.DataFrame:
@@ -202,16 +202,16 @@ async def _compared(item: dict[str, Any], url: str, context: WorkerContext) -> d
     known = Known(item["source_id"], item["etag"], item["source_sha256"])
     try:
         kept, downloads = context.responses, context.settings.downloads
-        found = await compared(known, url, context.providers[item["source"]], kept, context.hosts, downloads)
+        comparison = await compared(known, url, context.providers[item["source"]], kept, context.hosts, downloads)
     except Refused as refused:
         # The first refusal is treated as transient, and so is one of a host that gives no picture at all.
         if not item["refused"] or not refused.is_its_own(context.hosts):
             raise
         return _row(item, "unavailable")
-    came = found.came
-    if came is None:
-        return _row(item, found.status)
-    return _row({**item, "etag": came.etag, "source_sha256": came.sha256}, found.status, came.at)
+    image = comparison.image
+    if image is None:
+        return _row(item, comparison.status)
+    return _row({**item, "etag": image.etag, "source_sha256": image.sha256}, comparison.status, image.at)
 
 
 def _row(item: dict[str, Any], status: str, at: datetime | None = None) -> dict[str, Any]:
@@ -239,7 +239,6 @@ STAGE = Stage(
     resources=Resources(cpus=1, concurrency=4 * AT_ONCE, chunk=AT_ONCE),
     services=lambda settings: settings.providers,
     keeps_history=True,  # what was said of a picture stands while nothing else is said
-    keeps_versions=False,  # the next check replaces the last
     identity=lambda settings: {},  # what is due says all
     unhashed=("refused", "source"),
 )

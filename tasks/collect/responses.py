@@ -59,33 +59,33 @@ class StageResponses:
         """The answers of a stage on a lake, kept on the worker's node."""
         return cls(setup.node_responses(), stage, ended_s(setup.lake, stage))
 
-    def find(self, kind: str, *asked: Any, since_s: float = 0.0) -> Any | None:
+    def find(self, kind: str, *request: Any, since_s: float = 0.0) -> Any | None:
         """The JSON value that was answered, at that moment or later, or None."""
-        found = self.find_bytes(kind, *asked, since_s=since_s)
-        return None if found is None else json.loads(found)
+        value = self.find_bytes(kind, *request, since_s=since_s)
+        return None if value is None else json.loads(value)
 
-    def find_bytes(self, kind: str, *asked: Any, since_s: float = 0.0) -> bytes | None:
+    def find_bytes(self, kind: str, *request: Any, since_s: float = 0.0) -> bytes | None:
         """The bytes that were answered, at that moment or later, or None."""
-        found = self._find(kind, *asked)
-        return found.value if found is not None and found.asked_at >= max(self._since_s, since_s) else None
+        response = self._find(kind, *request)
+        return response.value if response is not None and response.asked_at >= max(self._since_s, since_s) else None
 
-    async def keep(self, value: Any, kind: str, *asked: Any) -> None:
+    async def keep(self, value: Any, kind: str, *request: Any) -> None:
         """Keep a JSON value."""
-        await self.keep_bytes(json.dumps(value).encode(), kind, *asked)
+        await self.keep_bytes(json.dumps(value).encode(), kind, *request)
 
-    async def keep_bytes(self, value: bytes, kind: str, *asked: Any) -> None:
+    async def keep_bytes(self, value: bytes, kind: str, *request: Any) -> None:
         """Keep bytes."""
-        await self._keep(value, time.time(), VALID_S, kind, *asked)
+        await self._keep(value, time.time(), VALID_S, kind, *request)
 
     def find_image(self, key: str, since_s: float = 0.0, sha256: str | None = None) -> FetchedImage | None:
         """A picture that is not stored yet, if it came at that moment or later, or has this sha256."""
-        found = self._find(_IMAGE, key)
-        if found is None:
+        response = self._find(_IMAGE, key)
+        if response is None:
             return None
-        head, data = unpack(found.value)
+        head, data = unpack(response.value)
         at = datetime.fromisoformat(head["at"])
         image = FetchedImage(data, hashlib.sha256(data).hexdigest(), head["etag"], head["request_url"], at)
-        is_current = found.asked_at >= max(self._since_s, since_s)
+        is_current = response.asked_at >= max(self._since_s, since_s)
         return image if is_current or image.sha256 == sha256 else None
 
     async def keep_image(self, key: str, image: FetchedImage, valid_s: float = VALID_S) -> None:
@@ -98,21 +98,21 @@ class StageResponses:
         if self._store is not None:
             writer_of(self._store).write_later(Forget(*self._name(_IMAGE, key)))
 
-    def _find(self, kind: str, *asked: Any) -> Response | None:
+    def _find(self, kind: str, *request: Any) -> Response | None:
         if self._store is None:
             return None
         with contextlib.suppress(StageRefused):  # a file that cannot be read: it is asked again
-            return self._store.find(*self._name(kind, *asked))
+            return self._store.find(*self._name(kind, *request))
         return None
 
-    async def _keep(self, value: bytes, asked_at: float, valid_s: float, kind: str, *asked: Any) -> None:
+    async def _keep(self, value: bytes, asked_at: float, valid_s: float, kind: str, *request: Any) -> None:
         if self._store is not None:
-            step = Keep(*self._name(kind, *asked), value, asked_at, asked_at + valid_s)
+            step = Keep(*self._name(kind, *request), value, asked_at, asked_at + valid_s)
             with contextlib.suppress(StageRefused):  # a full disk: what is not kept is asked again
                 await writer_of(self._store).write(step)
 
-    def _name(self, kind: str, *asked: Any) -> tuple[str, str]:
-        return f"{self._stage}.{kind}", digest_key(*asked)
+    def _name(self, kind: str, *request: Any) -> tuple[str, str]:
+        return f"{self._stage}.{kind}", digest_key(*request)
 
 
 def ended_s(lake: Lake, stage: str) -> float:
@@ -130,15 +130,15 @@ class RecalledBoxes:
 
     async def in_box(self, box: boxes.Box) -> list[PictureRecord]:
         """The pictures in a box."""
-        asked = ("box", self._provider.name, self._provider.server, box.west, box.south, box.east, box.north)
-        kept = self._responses.find_bytes(*asked, since_s=self._since_s)
+        request = ("box", self._provider.name, self._provider.server, box.west, box.south, box.east, box.north)
+        kept = self._responses.find_bytes(*request, since_s=self._since_s)
         if kept is not None:
             return _RECORDS.validate_json(kept)
         records = await self._provider.in_box(box)
         if len(records) <= MOST_ROWS:
             # An address may be signed: it stays out of every file, and a new one is asked for.
             bare = [replace(record, url=None) for record in records]
-            await self._responses.keep_bytes(_RECORDS.dump_json(bare), *asked)
+            await self._responses.keep_bytes(_RECORDS.dump_json(bare), *request)
         return records
 
 
@@ -153,12 +153,12 @@ class RecallingStac(Stac):
         self, collection: str, box: Box, start: datetime, end: datetime, max_cloud_percent: float = 100.0
     ) -> list[dict[str, Any]]:
         between = start.isoformat(), end.isoformat()
-        asked = ("search", self._server, collection, box, *between, max_cloud_percent)
-        kept: list[dict[str, Any]] | None = self._responses.find(*asked)
+        request = ("search", self._server, collection, box, *between, max_cloud_percent)
+        kept: list[dict[str, Any]] | None = self._responses.find(*request)
         if kept is not None:
             return kept
         rows = await super().search(collection, box, start, end, max_cloud_percent)
-        await self._responses.keep(rows, *asked)
+        await self._responses.keep(rows, *request)
         return rows
 
     async def read(self, href: str, start: int, end: int) -> bytes:

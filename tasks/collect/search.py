@@ -112,13 +112,13 @@ class Search:
         if unsettled and tiles is not None and (tiles.retryable or tiles.kind in ("rate_limit", "quota")):
             return tiles  # out, or the day's are used up: another time they settle it
         if self.unsearched and not self._answers:
-            said = f"none of the boxes around a place was answered, {self.unsearched} were given up"
-            return ServiceError(self._provider.name, "too_dense", said)
+            detail = f"none of the boxes around a place was answered, {self.unsearched} were given up"
+            return ServiceError(self._provider.name, "too_dense", detail)
         lost = self.odd["no_position"] + self.odd["elsewhere"]
         if not lost or self._placed:
             return None
-        said = f"none of {lost} pictures around a place has a position that can be read and lies there"
-        return ServiceError(self._provider.name, "bad_response", said)
+        detail = f"none of {lost} pictures around a place has a position that can be read and lies there"
+        return ServiceError(self._provider.name, "bad_response", detail)
 
     def take(self, candidate: Candidate) -> None:
         """Note that a picture was taken for the place: others of its sequence are less wanted now."""
@@ -141,7 +141,7 @@ class Search:
         together: list[tuple[Box, bool]] = []
         while self._boxes and self._boxes[0][0] == nearest_m and len(together) < 4:
             together.append(heapq.heappop(self._boxes)[1:])
-        crowded = await asyncio.gather(*(self._search(*one) for one in together))
+        crowded = await asyncio.gather(*(self._search(*box) for box in together))
         # Only now is it known what all of them need.
         self._split([box for box in crowded if box is not None])
 
@@ -232,10 +232,10 @@ class Search:
         self._met.update(names)
         distances_m = distance_km(self._lat, self._lon, images.lat[which], images.lon[which]) * 1000.0
         scores_m = best_scores_m(np.maximum(distances_m - SHIFT_M, 0.0), images.captured_at_ms[which], self._settings)
-        said = images.is_pano[which]
+        is_pano = images.is_pano[which]
         for kind, flag in zip(KINDS, (1, 0), strict=True):
-            self.seen[kind].add(distances_m[said == flag])  # those of neither, once their details are known
-        self._tile_candidates.add(names, scores_m, said)
+            self.seen[kind].add(distances_m[is_pano == flag])  # those of neither, once their details are known
+        self._tile_candidates.add(names, scores_m, is_pano)
 
     async def _ask_details(self, kind: Kind) -> None:
         """Ask for the details of the most promising images."""

@@ -74,17 +74,17 @@ class Target:
     @property
     def evidence(self) -> dict[str, Any]:
         """What was done and seen before the search was given up. Counts are of the widest search."""
-        found: dict[str, Any] = {"half_sizes_m": self.half_sizes_m, "tried": len(self.tried)}
+        facts: dict[str, Any] = {"half_sizes_m": self.half_sizes_m, "tried": len(self.tried)}
         if self.last is not None:
             mine = self.last.seen[self.kind]
-            found["seen"] = {f"{kind}s": seen.pictures for kind, seen in self.last.seen.items()}
-            found["nearest_m"] = None if mine.nearest_m is None else round(mine.nearest_m, 1)
+            facts["seen"] = {f"{kind}s": seen.pictures for kind, seen in self.last.seen.items()}
+            facts["nearest_m"] = None if mine.nearest_m is None else round(mine.nearest_m, 1)
             notes = {"too_small": mine.too_small, "unsearched_boxes": self.last.unsearched, **self.last.odd}
-            found |= {note: count for note, count in notes.items() if count}
+            facts |= {note: count for note, count in notes.items() if count}
         if self.problems:
-            found["problems"] = dict(sorted(Counter(problem["kind"] for problem in self.problems).items()))
-            found["examples"] = self.problems[:EXAMPLES]
-        return found
+            facts["problems"] = dict(sorted(Counter(problem["kind"] for problem in self.problems).items()))
+            facts["examples"] = self.problems[:EXAMPLES]
+        return facts
 
 
 def targets_of(settings: CollectSettings) -> list[Target]:

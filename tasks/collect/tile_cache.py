@@ -53,8 +53,8 @@ class TileCache:
                     break
                 except BadTile as error:
                     if transfer == TRANSFERS:
-                        said = f"tile {name.z}/{name.x}/{name.y}: {error}"
-                        raise ServiceError(self._provider.name, "bad_response", said, retryable=True) from None
+                        detail = f"tile {name.z}/{name.x}/{name.y}: {error}"
+                        raise ServiceError(self._provider.name, "bad_response", detail, retryable=True) from None
             with contextlib.suppress(ValueError):  # larger than all the room
                 self._tiles[name] = images
             return images

@@ -70,8 +70,8 @@ class TileImages:
 
     def names(self, which: NDArray[np.intp]) -> list[str]:
         """The ids of some of them, as the provider writes them."""
-        found: list[str] = self.ids[which].astype(str).tolist()
-        return found
+        image_ids: list[str] = self.ids[which].astype(str).tolist()
+        return image_ids
 
     def inside(self, box: Box, margin_deg: float) -> NDArray[np.intp]:
         """Which of them lie in a box, or so close that their exact position may."""
@@ -100,8 +100,8 @@ def by_tile(box: Box, z: int) -> list[Box]:
     """The box in pieces that lie on one tile each."""
     tiles = [name.box for name in tiles_of(box, z)]
     return [
-        Box(max(box.south, one.south), max(box.west, one.west), min(box.north, one.north), min(box.east, one.east))
-        for one in tiles
+        Box(max(box.south, tile.south), max(box.west, tile.west), min(box.north, tile.north), min(box.east, tile.east))
+        for tile in tiles
     ]
 
 
@@ -128,8 +128,8 @@ def read_tile(data: bytes, name: TileName, layer: TileLayer) -> TileImages:
         message.ParseFromString(data)
     except DecodeError:
         raise BadTile("not a vector tile") from None
-    found = next((one for one in message.layers if one.name == layer.name), None)
-    return NO_IMAGES if found is None else _read_layer(found, name, layer)
+    tile_layer = next((part for part in message.layers if part.name == layer.name), None)
+    return NO_IMAGES if tile_layer is None else _read_layer(tile_layer, name, layer)
 
 
 def _read_layer(layer: TileMessage.layer, name: TileName, declared: TileLayer) -> TileImages:
@@ -148,16 +148,16 @@ def _read_layer(layer: TileMessage.layer, name: TileName, declared: TileLayer) -
             tags, geometry = feature.tags, feature.geometry
             if len(geometry) < 3 or geometry[0] & 7 != 1:  # a point is one "move to"
                 raise BadTile("an image that is not a point")
-            said = dict(zip(tags[::2], tags[1::2], strict=True))
-            image_id = read_id(values[said[id_key]]) if id_key in said else None
+            tag_values = dict(zip(tags[::2], tags[1::2], strict=True))
+            image_id = read_id(values[tag_values[id_key]]) if id_key in tag_values else None
             if image_id is None:
                 raise BadTile("an image without an id")
-            moment = read_time(values[said[time_key]]) if time_key in said else None
+            moment = read_time(values[tag_values[time_key]]) if time_key in tag_values else None
             ids.append(image_id)
             east.append((geometry[1] >> 1) ^ -(geometry[1] & 1))  # zigzag
             south.append((geometry[2] >> 1) ^ -(geometry[2] & 1))
             times.append(UNKNOWN_TIME if moment is None else moment)
-            pano = read_pano(values[said[pano_key]]) if pano_key in said else None
+            pano = read_pano(values[tag_values[pano_key]]) if pano_key in tag_values else None
             panos.append(-1 if pano is None else pano)
         side = 1 << name.z
         return TileImages(

@@ -17,8 +17,8 @@ def compute(inputs: Inputs, settings: AddressSettings) -> tuple[pl.DataFrame, pl
     """One row for each measured picture; without a country at sea. No rejects here: the labels' step rejects."""
     wanted = inputs.frame("quality", "image_id")
     points = wanted.join(inputs.frame("images", "image_id", "lat", "lon"), on="image_id")
-    found = labels_of(points["lat"], points["lon"], settings.place_km, settings.shore_km)
-    kept = pl.concat([points, found.select(LEVELS)], how="horizontal").with_columns(id="image_id")
+    labels = labels_of(points["lat"], points["lon"], settings.place_km, settings.shore_km)
+    kept = pl.concat([points, labels.select(LEVELS)], how="horizontal").with_columns(id="image_id")
     return kept, pl.DataFrame(schema=_REJECTS)
 
 

@@ -74,15 +74,15 @@ def calibrate(lake: Lake, labels: Path, rule: Rule, min_score: float) -> list[Ca
     pictures = judged.join(people, on="image_id").filter(pl.col("problem").is_null())
     if not pictures.height:
         raise InputError(f"{labels}: none of its pictures has a verdict in this lake; run geofix curate first")
-    found = [
+    calibrations = [
         _compare(str(model), group, min_score) for (model,), group in sorted(pictures.group_by("model"), key=_by_name)
     ]
-    if len(found) > 1:
+    if len(calibrations) > 1:
         votes = combined(pictures.select(judged.columns), rule).rename(
             {"localizability_score": "score", "judge_reason": "reason"}
         )
-        found.append(_compare(COMBINED, votes.join(people, on="image_id"), min_score))
-    return found
+        calibrations.append(_compare(COMBINED, votes.join(people, on="image_id"), min_score))
+    return calibrations
 
 
 def _by_name(item: Any) -> str:
@@ -104,7 +104,7 @@ def read_labels(path: Path, judged: pl.DataFrame) -> pl.DataFrame:
             f"{path}: has columns {', '.join(columns) or 'none'}; it needs image_id or sha256, and localizable"
         )
     known: list[tuple[str, str]] = judged.select(text=key, image="image_id").unique().rows()
-    found: dict[str, bool] = {}
+    labels: dict[str, bool] = {}
     for number, row in enumerate(rows, start=2):
         word = (row["localizable"] or "").strip().lower()
         if word not in YES | NO:
@@ -114,10 +114,10 @@ def read_labels(path: Path, judged: pl.DataFrame) -> pl.DataFrame:
         if len(matching) > 1 and key == "image_id":
             raise InputError(f"{path}: line {number}: {wanted} begins {len(matching)} image ids; write more letters")
         for image_id in matching:
-            if found.setdefault(image_id, word in YES) != (word in YES):
+            if labels.setdefault(image_id, word in YES) != (word in YES):
                 raise InputError(f"{path}: line {number}: {wanted} is labelled yes and no")
     schema = {"image_id": pl.String, "person": pl.Boolean}
-    return pl.DataFrame({"image_id": list(found), "person": list(found.values())}, schema=schema)
+    return pl.DataFrame({"image_id": list(labels), "person": list(labels.values())}, schema=schema)
 
 
 def _compare(judge: str, rows: pl.DataFrame, min_score: float) -> Calibration:
@@ -138,8 +138,8 @@ def _compare(judge: str, rows: pl.DataFrame, min_score: float) -> Calibration:
         pictures=len(person),
         precision=_share(int((kept & person).sum()), int(kept.sum())),
         recall=_share(int((kept & person).sum()), int(person.sum())),
-        kappa=_around(kappa(person, kept), [kappa(person[one], kept[one]) for one in draws]),
-        threshold=_around(best, [best_threshold(person[one], says[one], score[one]) for one in draws[:200]]),
+        kappa=_around(kappa(person, kept), [kappa(person[draw], kept[draw]) for draw in draws]),
+        threshold=_around(best, [best_threshold(person[draw], says[draw], score[draw]) for draw in draws[:200]]),
         kappa_at_threshold=kappa(person, says & (score >= best)),
         differences=tuple(
             Difference(row["image_id"], words[row["person"]], row["localizability"], row["score"], row["reason"] or "")
@@ -176,21 +176,21 @@ def _around(value: float, drawn: Sequence[float]) -> Figure:
     return Figure(value, float(low), float(high))
 
 
-def render(found: Sequence[Calibration], line: Callable[[str], str] = lambda image_id: image_id) -> str:
+def render(calibrations: Sequence[Calibration], line: Callable[[str], str] = lambda image_id: image_id) -> str:
     """The report for a terminal; `line` says how a picture is looked at."""
     parts = []
-    for one in found:
+    for calibration in calibrations:
         parts += [
-            f"{one.judge}: {one.pictures} pictures with a verdict and a label",
-            f"  precision   {one.precision}",
-            f"  recall      {one.recall}",
-            f"  kappa       {one.kappa}",
-            f"  best curate.labels.min_score   {one.threshold}, kappa {one.kappa_at_threshold:.3f}",
+            f"{calibration.judge}: {calibration.pictures} pictures with a verdict and a label",
+            f"  precision   {calibration.precision}",
+            f"  recall      {calibration.recall}",
+            f"  kappa       {calibration.kappa}",
+            f"  best curate.labels.min_score   {calibration.threshold}, kappa {calibration.kappa_at_threshold:.3f}",
         ]
-        if one.differences:
-            parts.append(f"  they differ on (the surest {len(one.differences)}):")
+        if calibration.differences:
+            parts.append(f"  they differ on (the surest {len(calibration.differences)}):")
         parts += [
             f"    {line(each.image_id)}   person: {each.person}; judge: {each.judge} {each.score:g}, {each.reason[:80]}"
-            for each in one.differences
+            for each in calibration.differences
         ]
     return "\n".join(parts)

@@ -23,8 +23,8 @@ def items(inputs: Inputs, settings: ConfirmSettings) -> pl.DataFrame:
     """One item for each picture that a judge calls localizable or that none was asked about, if it is on."""
     judged = localizable_pictures(inputs)
     addresses = inputs.frame("addresses").select("image_id", "lat", "lon", "country", "country_code", "region", "city")
-    found = judged.join(addresses, on="image_id").rename({"image_id": "id"})
-    return found if settings.enabled else found.clear()
+    judged_rows = judged.join(addresses, on="image_id").rename({"image_id": "id"})
+    return judged_rows if settings.enabled else judged_rows.clear()
 
 
 def open_context(settings: ConfirmSettings, setup: WorkerSetup) -> WorkerContext:
@@ -34,14 +34,14 @@ def open_context(settings: ConfirmSettings, setup: WorkerSetup) -> WorkerContext
 
 async def work(item: Row, context: WorkerContext) -> Kept:
     """What the geocoder says, level by level, and whether it is what the boundaries say; null: it does not say."""
-    found = await context.geocoder.reverse(item["lat"], item["lon"], context.settings.zoom)
-    said = {name: getattr(found, name, None) or None for name in ("country_code", "country", "region", "city")}
+    address = await context.geocoder.reverse(item["lat"], item["lon"], context.settings.zoom)
+    levels = {name: getattr(address, name, None) or None for name in ("country_code", "country", "region", "city")}
     code = item["country_code"]
-    row: Row = {"image_id": item["id"], "lat": item["lat"], "lon": item["lon"], **said}
-    country = said["country_code"] or said["country"]
+    row: Row = {"image_id": item["id"], "lat": item["lat"], "lon": item["lon"], **levels}
+    country = levels["country_code"] or levels["country"]
     row["same_country"] = same_country(country, code) if country and code else None
     for level, same in (("region", same_region), ("city", same_city)):
-        row[f"same_{level}"] = same(said[level], item[level], code) if said[level] and item[level] else None
+        row[f"same_{level}"] = same(levels[level], item[level], code) if levels[level] and item[level] else None
     return Kept({"confirmations": [row]})
 
 

@@ -30,24 +30,24 @@ def compute(inputs: Inputs, settings: CurateSettings) -> tuple[pl.DataFrame, pl.
     marks = inputs.frame("fingerprints").drop("phash")
     fit = pictures.filter(pl.col("unfit").is_null()).join(marks, on=["image_id", "sha256"], how="left")
     alike = look_alikes(fit, settings.duplicates)
-    found = exclusions(fit, settings.duplicates, alike, read_external(settings.duplicates.external))
-    kept = pictures.select("image_id", "split", "unfit").join(exclusion_rows(found), on="image_id", how="left")
+    excluded = exclusions(fit, settings.duplicates, alike, read_external(settings.duplicates.external))
+    kept = pictures.select("image_id", "split", "unfit").join(exclusion_rows(excluded), on="image_id", how="left")
     return kept.join(_partners(alike), on="image_id", how="left").with_columns(id="image_id"), pl.DataFrame(
         schema=_REJECTS
     )
 
 
-def exclusion_rows(found: dict[str, Exclusion]) -> pl.DataFrame:
+def exclusion_rows(excluded: dict[str, Exclusion]) -> pl.DataFrame:
     """What excludes each picture that leaves, as columns of the table."""
     rows = [
         {
             "image_id": image_id,
-            "reason": one.reason,
-            "duplicate_of": one.duplicate_of,
-            "leaks_into": one.leaks_into,
-            "evidence_json": json.dumps(one.evidence, ensure_ascii=False),
+            "reason": exclusion.reason,
+            "duplicate_of": exclusion.duplicate_of,
+            "leaks_into": exclusion.leaks_into,
+            "evidence_json": json.dumps(exclusion.evidence, ensure_ascii=False),
         }
-        for image_id, one in found.items()
+        for image_id, exclusion in excluded.items()
     ]
     return pl.DataFrame(rows, schema=_FOUND)
 
@@ -65,9 +65,9 @@ def read_partners(duplicates: pl.DataFrame) -> list[Alike]:
     """The pairs that look alike, from the table."""
     rows = duplicates.select("image_id", "alike_json").drop_nulls().iter_rows()
     return [
-        Alike(image_id, one["of"], one["reason"], one["evidence"])
+        Alike(image_id, entry["of"], entry["reason"], entry["evidence"])
         for image_id, text in rows
-        for one in json.loads(text)
+        for entry in json.loads(text)
     ]
 
 

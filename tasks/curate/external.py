@@ -39,13 +39,13 @@ def read_external(names: Sequence[str]) -> list[External]:
 
 
 def _digest(path: Path) -> str:
-    files = sorted(one for one in path.rglob("*") if one.is_file()) if path.is_dir() else [path]
+    files = sorted(path_below for path_below in path.rglob("*") if path_below.is_file()) if path.is_dir() else [path]
     total = hashlib.sha256()
-    for one in files:
-        if not one.is_file():
-            raise InputError(f"{FIELD}: no file {one}")
-        with one.open("rb") as file:
-            total.update(one.name.encode() + hashlib.file_digest(file, "sha256").digest())
+    for picture_file in files:
+        if not picture_file.is_file():
+            raise InputError(f"{FIELD}: no file {picture_file}")
+        with picture_file.open("rb") as file:
+            total.update(picture_file.name.encode() + hashlib.file_digest(file, "sha256").digest())
     return total.hexdigest()
 
 
@@ -87,16 +87,16 @@ def _hashes(path: Path, texts: list[str]) -> np.ndarray:
 
 def _folder(path: Path) -> External:
     """Pictures themselves: their bytes and hashes; one that cannot be read is named."""
-    files = sorted(one for one in path.rglob("*") if one.suffix.lower() in PICTURES)
+    files = sorted(path_below for path_below in path.rglob("*") if path_below.suffix.lower() in PICTURES)
     if not files:
         raise InputError(f"{FIELD}: the folder {path} holds no picture ({', '.join(PICTURES)})")
     digests, hashes = [], []
-    for one in files:
-        data = one.read_bytes()
+    for file in files:
+        data = file.read_bytes()
         try:
             hashes.append(marks_of(measure(Encoded.open(data))[1]).phash)
         except BadImage as error:
-            raise InputError(f"{FIELD}: {one} is not a picture: {error.kind}") from error
+            raise InputError(f"{FIELD}: {file} is not a picture: {error.kind}") from error
         digests.append(hashlib.sha256(data).hexdigest())
     none = np.empty(0)
     return External(path.name, none, none, frozenset(digests), hash_numbers(hashes))

@@ -35,8 +35,8 @@ def items(inputs: Inputs, settings: JudgeSettings) -> pl.DataFrame:
     Copies with other bytes are judged too: where the judge rejects the one that would stay, another may.
     """
     again = ("near_duplicate", "mirrored_duplicate")
-    asked = pl.col("unfit").is_null() & (pl.col("reason").is_null() | pl.col("reason").is_in(again))
-    wanted = inputs.frame("duplicates").filter(asked).select("image_id")
+    is_wanted = pl.col("unfit").is_null() & (pl.col("reason").is_null() | pl.col("reason").is_in(again))
+    wanted = inputs.frame("duplicates").filter(is_wanted).select("image_id")
     images = inputs.frame("images", "image_id", "sha256", "extension", "kind", "purpose", "place_id")
     mine = images.filter(to_be_judged(settings)).drop("purpose", "place_id")
     return wanted.join(mine, on="image_id").rename({"image_id": "id"})
@@ -70,9 +70,9 @@ async def work(item: Row, context: WorkerContext) -> Kept:
     except BadImage as error:
         problem = _problem("corrupt_image", kind=error.kind, detail=error.detail)
         return Kept({"judgements": [same | {"model": model} | problem for model in settings.models]})
-    asked = (judge(view, context.chat, settings, model, item["kind"]) for model in settings.models)
+    requests = (judge(view, context.chat, settings, model, item["kind"]) for model in settings.models)
     rows, used = [], Usage()
-    for model, (verdict, usage) in zip(settings.models, await asyncio.gather(*asked), strict=True):
+    for model, (verdict, usage) in zip(settings.models, await asyncio.gather(*requests), strict=True):
         rows.append(same | {"model": model} | _row(verdict, model, settings.tries))
         used += usage
     return Kept({"judgements": rows}, used)

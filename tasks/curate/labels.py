@@ -46,7 +46,7 @@ def _joined(inputs: Inputs, settings: CurateSettings) -> pl.DataFrame:
     # A judgement of other bytes is not this picture's; one of the same bytes under another id is.
     judged = combined(inputs.frame("judgements"), settings.labels.votes).with_columns(judged=True)
     by_bytes = judged.drop("image_id").unique("sha256")
-    said = inputs.frame("confirmations").select(
+    confirmations = inputs.frame("confirmations").select(
         "image_id", "lat", "lon", "same_country", said_country="country", confirmed=True
     )
     return (
@@ -55,7 +55,7 @@ def _joined(inputs: Inputs, settings: CurateSettings) -> pl.DataFrame:
         .join(by_bytes, on="sha256", how="left")
         .join(judged, on=["image_id", "sha256"], how="left", suffix="_own")
         .with_columns(pl.coalesce(f"{name}_own", name).alias(name) for name in by_bytes.columns if name != "sha256")
-        .join(said, on=["image_id", "lat", "lon"], how="left")
+        .join(confirmations, on=["image_id", "lat", "lon"], how="left")
         .join(_tiers(inputs, settings.tiers), on=["image_id", "sha256"], how="left")
         .with_columns(
             wants_verdict=to_be_judged(settings.judge),
@@ -83,8 +83,8 @@ def _without_copies(pictures: pl.DataFrame, inputs: Inputs, settings: CurateSett
     marks = measured_pictures(inputs).join(passed.select("image_id"), on="image_id", how="semi")
     chosen = settings.duplicates
     alike = read_partners(inputs.frame("duplicates"))
-    found = exclusion_rows(exclusions(marks, chosen, alike, read_external(chosen.external)))
-    anew = found.select("image_id", excluded_anew="reason", why_anew="evidence_json")
+    exclusions_now = exclusion_rows(exclusions(marks, chosen, alike, read_external(chosen.external)))
+    anew = exclusions_now.select("image_id", excluded_anew="reason", why_anew="evidence_json")
     through = pl.col("reason").is_null()
     return pictures.join(anew, on="image_id", how="left").with_columns(
         excluded=pl.when(through).then("excluded_anew").otherwise("excluded"),

@@ -70,11 +70,11 @@ def exclusions(
     # By bytes and place before the id, which is keyed by the lake: of copies the same one stays in every lake.
     order = ["rank", "sha256", "place_id", "image_id"]
     frame = pictures.with_columns(rank=rank).sort(order, descending=[True, False, False, False])
-    found = _Pass(frame, settings, alike, tuple(external)).run()
+    excluded = _Pass(frame, settings, alike, tuple(external)).run()
     if "purpose" not in pictures.columns:
-        return found
+        return excluded
     purposes = dict(pictures.filter(pl.col("purpose").is_not_null()).select("image_id", "purpose").iter_rows())
-    return {image_id: why for image_id, why in found.items() if not _stays(purposes.get(image_id), why)}
+    return {image_id: why for image_id, why in excluded.items() if not _stays(purposes.get(image_id), why)}
 
 
 def _stays(purpose: str | None, why: Exclusion) -> bool:
@@ -135,20 +135,20 @@ class _Pass:
     def _partners(self, alike: Sequence[Alike]) -> dict[int, list[tuple[int, str, dict[str, Any]]]]:
         """Row -> the rows that look like it, in their order, with reason and evidence."""
         row_of = {image_id: row for row, image_id in enumerate(self.ids)}
-        found: dict[int, list[tuple[int, str, dict[str, Any]]]] = defaultdict(list)
+        partners: dict[int, list[tuple[int, str, dict[str, Any]]]] = defaultdict(list)
         for pair in alike:
             if pair.one in row_of and pair.two in row_of:
-                one, two = row_of[pair.one], row_of[pair.two]
-                found[one].append((two, pair.reason, pair.evidence))
-                found[two].append((one, pair.reason, pair.evidence))
-        return {row: sorted(others, key=lambda other: other[0]) for row, others in found.items()}
+                first, two = row_of[pair.one], row_of[pair.two]
+                partners[first].append((two, pair.reason, pair.evidence))
+                partners[two].append((first, pair.reason, pair.evidence))
+        return {row: sorted(others, key=lambda other: other[0]) for row, others in partners.items()}
 
     def _outvoted(self, planned: NDArray[np.bool_]) -> NDArray[np.bool_]:
         """Which rows lie elsewhere than a copy of theirs whose position has better evidence."""
         by_bytes: dict[str, list[int]] = defaultdict(list)
         for row, sha256 in enumerate(self.sha256):
             by_bytes[sha256].append(row)
-        copies = {row: {one[0] for one in others} for row, others in self.partners.items()}
+        copies = {row: {other[0] for other in others} for row, others in self.partners.items()}
         for rows in by_bytes.values():
             for row in rows if len(rows) > 1 else ():
                 copies.setdefault(row, set()).update(other for other in rows if other != row)
@@ -159,10 +159,10 @@ class _Pass:
             away = np.atleast_1d(distance_km(self.lat[row], self.lon[row], self.lat[at], self.lon[at]))
             far[row] = at[away > AGREE_KM].tolist()
             votes[row] = int((away <= AGREE_KM).sum()), bool(planned[row])
-        found = np.zeros(len(self.ids), bool)
+        outvoted = np.zeros(len(self.ids), bool)
         for row, distant in far.items():
-            found[row] = any(votes[other] > votes[row] for other in distant)
-        return found
+            outvoted[row] = any(votes[other] > votes[row] for other in distant)
+        return outvoted
 
     def _leaks(self, rows: Ints, kept: Ints) -> None:
         """What pictures of one split share with those of the scarcer splits that stay."""
@@ -176,8 +176,8 @@ class _Pass:
         for row in rows.tolist():
             if (of := by_bytes.get(self.sha256[row])) is not None:
                 self._exclude(row, of, "exact_duplicate", {})
-            elif found := next((one for one in self.partners.get(row, ()) if one[0] in staying), None):
-                self._exclude(row, found[0], found[1], found[2])
+            elif partner := next((other for other in self.partners.get(row, ()) if other[0] in staying), None):
+                self._exclude(row, partner[0], partner[1], partner[2])
             elif (key := self.sequence[row]) is not None and (of := by_sequence.get(key)) is not None:
                 self._exclude(row, of, "sequence_leak", {"sequence": key[1]})
             elif (name := self.creator[row]) is not None and (of := by_creator.get(name)) is not None:
@@ -189,34 +189,38 @@ class _Pass:
     def _near(self, rows: Ints, kept: Ints) -> dict[int, tuple[int, float]]:
         if self.settings.leak_km <= 0:
             return {}
-        one, two = pairs_within(self.lat[rows], self.lon[rows], self.lat[kept], self.lon[kept], self.settings.leak_km)
-        row, other = rows[one], kept[two]
+        own_at, two = pairs_within(
+            self.lat[rows], self.lon[rows], self.lat[kept], self.lon[kept], self.settings.leak_km
+        )
+        row, other = rows[own_at], kept[two]
         away = distance_km(self.lat[row], self.lon[row], self.lat[other], self.lon[other])
-        found: dict[int, tuple[int, float]] = {}
+        nearest: dict[int, tuple[int, float]] = {}
         for at in np.argsort(-np.atleast_1d(away), kind="stable").tolist():  # the nearest one is written last
-            found[int(row[at])] = int(other[at]), float(np.atleast_1d(away)[at])
-        return found
+            nearest[int(row[at])] = int(other[at]), float(np.atleast_1d(away)[at])
+        return nearest
 
     def _external_leaks(self, rows: Ints) -> None:
-        for one in self.external:
+        for dataset in self.external:
             left = np.array([row for row in rows.tolist() if row not in self.out], dtype=np.int64)
             if not left.size:
                 return
             for row in left.tolist():
-                if self.sha256[row] in one.sha256:
-                    self._external(row, one, {"sha256": self.sha256[row]})
-            if one.phash.size:
+                if self.sha256[row] in dataset.sha256:
+                    self._external(row, dataset, {"sha256": self.sha256[row]})
+            if dataset.phash.size:
                 hashed = [row for row in left.tolist() if row not in self.out and self.phash[row]]
                 own = hash_numbers([self.phash[row] or "" for row in hashed])
-                first, second = near_pairs(np.concatenate([own, one.phash]), self.settings.hash_distance)
+                first, second = near_pairs(np.concatenate([own, dataset.phash]), self.settings.hash_distance)
                 for at, other in zip(first.tolist(), second.tolist(), strict=True):
                     if at < len(own) <= other:
-                        self._external(hashed[at], one, {"phash": f"{int(one.phash[other - len(own)]):016x}"})
-            if one.lat.size and self.settings.leak_km > 0:
-                at_row, at_point = pairs_within(self.lat[left], self.lon[left], one.lat, one.lon, self.settings.leak_km)
+                        self._external(hashed[at], dataset, {"phash": f"{int(dataset.phash[other - len(own)]):016x}"})
+            if dataset.lat.size and self.settings.leak_km > 0:
+                at_row, at_point = pairs_within(
+                    self.lat[left], self.lon[left], dataset.lat, dataset.lon, self.settings.leak_km
+                )
                 for row, point in zip(left[at_row].tolist(), at_point.tolist(), strict=True):
-                    km = distance_km(self.lat[row], self.lon[row], one.lat[point], one.lon[point])
-                    self._external(row, one, {"km": round(float(km), 3), "leak_km": self.settings.leak_km})
+                    km = distance_km(self.lat[row], self.lon[row], dataset.lat[point], dataset.lon[point])
+                    self._external(row, dataset, {"km": round(float(km), 3), "leak_km": self.settings.leak_km})
 
     def _external(self, row: int, of: External, evidence: dict[str, Any]) -> None:
         self.out.setdefault(
@@ -234,8 +238,8 @@ class _Pass:
             if (of := by_bytes.get(self.sha256[row])) is not None:
                 self._exclude(row, of, "exact_duplicate", {})
                 continue
-            alike = next((one for one in self.partners.get(row, ()) if one[0] in placed), None)
-            close = next((one for one in spatial.get(row, ()) if one[0] in placed), None)
+            alike = next((other for other in self.partners.get(row, ()) if other[0] in placed), None)
+            close = next((other for other in spatial.get(row, ()) if other[0] in placed), None)
             if alike is not None:
                 self._exclude(row, alike[0], alike[1], alike[2])
             elif close is not None:
@@ -246,17 +250,17 @@ class _Pass:
 
     def _spatial(self, rows: Ints) -> dict[int, list[tuple[int, float]]]:
         """Row -> the rows of its sequence that lie within the spacing; without a sequence, those of its burst."""
-        found: dict[int, list[tuple[int, float]]] = defaultdict(list)
+        neighbours: dict[int, list[tuple[int, float]]] = defaultdict(list)
         drives = [row for row in rows.tolist() if self.sequence[row] is not None]
         bursts = [row for row in rows.tolist() if self.taken[row] is not None]
         for a, b, km in self._close(drives, self.settings.spatial_m):
             if self.sequence[a] == self.sequence[b]:
-                found[b].append((a, km))
+                neighbours[b].append((a, km))
         for a, b, km in self._close(bursts, self.settings.burst_m):
             (kind, second), (other_kind, other_second) = self.taken[a] or ("", 0), self.taken[b] or ("", 0)
             if kind == other_kind and abs(second - other_second) <= self.settings.burst_s:
-                found[b].append((a, km))
-        return found
+                neighbours[b].append((a, km))
+        return neighbours
 
     def _close(self, among: list[int], metres: float) -> Iterator[tuple[int, int, float]]:
         """Pairs of rows, both ways, that lie within a distance, with it in kilometres."""
@@ -264,8 +268,8 @@ class _Pass:
             return
         rows = np.array(among, dtype=np.int64)
         place = self.lat[rows], self.lon[rows]
-        one, two = pairs_within(*place, *place, metres / 1000)
-        for a, b in zip(rows[one].tolist(), rows[two].tolist(), strict=True):
+        first, two = pairs_within(*place, *place, metres / 1000)
+        for a, b in zip(rows[first].tolist(), rows[two].tolist(), strict=True):
             if a != b:
                 yield a, b, float(distance_km(self.lat[a], self.lon[a], self.lat[b], self.lon[b]))
 

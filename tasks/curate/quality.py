@@ -34,12 +34,12 @@ def work(item: Row, lake: Lake) -> Kept:
     """The figures and marks of one picture, or why there are none."""
     row: Row = {"image_id": item["id"], "sha256": item["sha256"]}
     try:
-        found, pixels = measure(Encoded.open(lake.images.read(item["sha256"], item["extension"])))
+        quality, pixels = measure(Encoded.open(lake.images.read(item["sha256"], item["extension"])))
     except BadImage as error:
         evidence = json.dumps({"kind": error.kind, "detail": error.detail}, sort_keys=True)
         return Kept({"quality": [row | {"problem": "corrupt_image", "evidence_json": evidence}]})
     marks = asdict(marks_of(pixels)) | asdict(patches_of(pixels))
-    return Kept({"fingerprints": [row | marks], "quality": [row | asdict(found)]})
+    return Kept({"fingerprints": [row | marks], "quality": [row | asdict(quality)]})
 
 
 STAGE = Stage(

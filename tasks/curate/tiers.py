@@ -33,8 +33,8 @@ def items(inputs: Inputs, settings: TiersSettings) -> pl.DataFrame:
     """One item for each picture that a judge calls localizable or that none was asked about, if models are named."""
     judged = localizable_pictures(inputs)
     images = inputs.frame("images", "image_id", "sha256", "extension", "lat", "lon")
-    found = judged.join(images, on="image_id").rename({"image_id": "id"})
-    return found if settings.models else found.clear()
+    judged_rows = judged.join(images, on="image_id").rename({"image_id": "id"})
+    return judged_rows if settings.models else judged_rows.clear()
 
 
 def open_context(settings: TiersSettings, setup: WorkerSetup) -> WorkerContext:
@@ -47,10 +47,10 @@ async def work(item: Row, context: WorkerContext) -> Kept:
     data = await asyncio.to_thread(context.lake.images.read, item["sha256"], item["extension"])
     view, _ = await asyncio.to_thread(model_view, data, settings.view_max_pixels)
     picture = {"type": "image_url", "image_url": {"url": to_data_uri(view)}}
-    asked = RECIPES[settings.agent_recipe].direct.opening(picture)
+    messages = RECIPES[settings.agent_recipe].direct.opening(picture)
     replies = await asyncio.gather(
         *(
-            context.chat.complete(model, asked, temperature=0, seed=0, max_tokens=settings.max_tokens)
+            context.chat.complete(model, messages, temperature=0, seed=0, max_tokens=settings.max_tokens)
             for model in settings.models
         )
     )

@@ -31,7 +31,7 @@ def combined(judgements: pl.DataFrame, rule: Rule) -> pl.DataFrame:
     """One row a picture and its bytes. A judge without a verdict has no vote; a problem stands if none has one."""
     alone = judgements.filter(pl.len().over("image_id", "sha256") == 1)
     several = judgements.filter(pl.len().over("image_id", "sha256") > 1)
-    found = alone.select(
+    single = alone.select(
         "image_id", "sha256", "problem", "localizability", "scenes_json", problem_json="evidence_json",
         localizability_score="score", judge_model="model", judge_reason="reason", judge_scores_json="sub_scores_json",
     )  # fmt: skip
@@ -39,37 +39,39 @@ def combined(judgements: pl.DataFrame, rule: Rule) -> pl.DataFrame:
         {"image_id": image_id, "sha256": sha256, **_combine(group.sort("model").to_dicts(), rule)}
         for (image_id, sha256), group in several.group_by("image_id", "sha256", maintain_order=True)
     ]
-    return pl.concat([found.select(list(SCHEMA)), pl.DataFrame(rows, schema=SCHEMA)], how="vertical")
+    return pl.concat([single.select(list(SCHEMA)), pl.DataFrame(rows, schema=SCHEMA)], how="vertical")
 
 
 def _combine(judged: Sequence[dict[str, Any]], rule: Rule) -> dict[str, Any]:
-    votes = [one for one in judged if one["problem"] is None]
+    votes = [vote for vote in judged if vote["problem"] is None]
     if not votes:
         return {"problem": judged[0]["problem"], "problem_json": judged[0]["evidence_json"]}
-    label = class_of([one["localizability"] for one in votes], rule)
+    label = class_of([vote["localizability"] for vote in votes], rule)
     # The reason of a judge that says what was decided; the decision is always somebody's verdict.
-    spoken = next(one for one in votes if one["localizability"] == label)
-    scores = [json.loads(one["sub_scores_json"] or "{}") for one in votes]
-    scenes = [json.loads(one["scenes_json"] or "{}") for one in votes]
+    spoken = next(vote for vote in votes if vote["localizability"] == label)
+    scores = [json.loads(vote["sub_scores_json"] or "{}") for vote in votes]
+    scenes = [json.loads(vote["scenes_json"] or "{}") for vote in votes]
     return {
         "localizability": label,
-        "localizability_score": sum(one["score"] for one in votes) / len(votes),
-        "judge_model": ",".join(one["model"] for one in votes),
+        "localizability_score": sum(vote["score"] for vote in votes) / len(votes),
+        "judge_model": ",".join(vote["model"] for vote in votes),
         "judge_reason": spoken["reason"],
         "judge_scores_json": json.dumps(
-            {name: sum(one[name] for one in scores) / len(scores) for name in scores[0]}, sort_keys=True
+            {name: sum(score[name] for score in scores) / len(scores) for name in scores[0]}, sort_keys=True
         ),
-        "scenes_json": json.dumps({name: _most([one[name] for one in scenes]) for name in scenes[0]}, sort_keys=True),
+        "scenes_json": json.dumps(
+            {name: _most([scene[name] for scene in scenes]) for name in scenes[0]}, sort_keys=True
+        ),
     }
 
 
 def class_of(classes: Sequence[str], rule: Rule) -> str:
     """The class that the votes give: localizable if more than half, all, or any of them say so."""
-    agreeing = sum(one == LOCALIZABLE for one in classes)
+    agreeing = sum(label == LOCALIZABLE for label in classes)
     needed = {"majority": len(classes) // 2 + 1, "all": len(classes), "any": 1}[rule]
     if agreeing >= needed:
         return LOCALIZABLE
-    return _most([one for one in classes if one != LOCALIZABLE])
+    return _most([label for label in classes if label != LOCALIZABLE])
 
 
 def _most(values: Sequence[str]) -> str:

@@ -15,9 +15,9 @@ LEAST_NAME = 4  # letters of a country's name: shorter ones are words of other l
 _QUOTED = re.compile(r"'([^'\n]{2,200})'(?!\w)|\"([^\"\n]{2,200})\"|“([^”\n]{2,200})”|«([^»\n]{2,200})»")
 
 
-def place_written(said: str | None, lat: float, lon: float, country_code: str | None) -> str | None:
+def place_written(evidence: str | None, lat: float, lon: float, country_code: str | None) -> str | None:
     """The quoted writing that gives the place away; None where none does."""
-    for match in _QUOTED.finditer(said or ""):
+    for match in _QUOTED.finditer(evidence or ""):
         text = next(part for part in match.groups() if part is not None)
         point = parse_point(text)
         if isinstance(point, ParseFailure) or point.lat is None or point.lon is None:

@@ -97,8 +97,8 @@ def services(settings: DifficultySettings) -> tuple[str, ...]:
     """The services that attempts and their rewards ask."""
     prompt = prompt_with(settings.agent_recipe, settings.tools, settings.prompt)
     geocodes = ("answer_geocoder",) if reads_addresses(settings.agent_recipe) else ()
-    asked = ("chat", *geocodes, *reward_services(settings.recipe, settings.reward), *tool_services(prompt.tools))
-    return tuple(dict.fromkeys(asked))
+    names = ("chat", *geocodes, *reward_services(settings.recipe, settings.reward), *tool_services(prompt.tools))
+    return tuple(dict.fromkeys(names))
 
 
 def open_context(settings: DifficultySettings, setup: WorkerSetup) -> WorkerContext:

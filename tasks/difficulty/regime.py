@@ -127,11 +127,13 @@ def compute(inputs: Inputs, settings: DifficultySettings) -> tuple[pl.DataFrame,
 
 
 def _row(image_id: str, policy: str, rows: pl.DataFrame, settings: DifficultySettings) -> Row:
-    found = measure_difficulty(rows["error_km"].to_list(), settings.thresholds_km, settings.phase_one_km)
+    difficulty = measure_difficulty(rows["error_km"].to_list(), settings.thresholds_km, settings.phase_one_km)
     rewards = np.array(rows["reward"].to_list(), dtype=np.float64)
     varies = bool(rewards.max() - rewards.min() > _SAME)
-    learnable = found.phase is not None
-    reason = found.reason if not learnable else None if settings.keep == "learnable" or varies else "no_reward_variance"
+    learnable = difficulty.phase is not None
+    reason = (
+        difficulty.reason if not learnable else None if settings.keep == "learnable" or varies else "no_reward_variance"
+    )
     return {
         "id": f"{image_id}|{policy}",
         "image_id": image_id,
@@ -139,15 +141,15 @@ def _row(image_id: str, policy: str, rows: pl.DataFrame, settings: DifficultySet
         "policy": policy,
         "k": settings.k,
         "threshold_km": list(settings.thresholds_km),
-        "passes": list(found.passes),
-        "regimes": list(found.regimes),
+        "passes": list(difficulty.passes),
+        "regimes": list(difficulty.regimes),
         "learnable": learnable,
         "reward_mean": float(rewards.mean()),
         "reward_std": float(rewards.std(ddof=1)),
         "reward_varies": varies,
         "kept": reason is None,
         "reason": reason,
-        "phase": found.phase if reason is None else None,
+        "phase": difficulty.phase if reason is None else None,
     }
 
 

@@ -30,7 +30,9 @@ def report(lake: Lake, settings: DifficultySettings) -> Report:
         text += ["Groups, and whether their rewards differ:", markdown_table(tables["groups"]), without_variance(mine)]
         for name, table in tables.items():
             make[f"{number}-{name}.csv"] = _csv(table)
-    key = digest("difficulty report", VERSION, [one.decode() for one in (make[name]() for name in sorted(make))])
+    key = digest(
+        "difficulty report", VERSION, [content.decode() for content in (make[name]() for name in sorted(make))]
+    )
     files = write_files(report_folder(lake, "difficulty"), key, make)
     lake.blobs.push("reports/difficulty", last=MADE_FROM)
     return Report("\n\n".join(text) + "\n", files)

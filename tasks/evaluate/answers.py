@@ -102,7 +102,7 @@ def splits_asked(settings: EvaluateSettings) -> list[EvaluateSettings]:
 
 def asked_items(inputs: Inputs, settings: EvaluateSettings) -> pl.DataFrame:
     """Every answer to ask for, those that radii are calibrated on included."""
-    return pl.concat([items(inputs, one) for one in splits_asked(settings)])
+    return pl.concat([items(inputs, split_settings) for split_settings in splits_asked(settings)])
 
 
 def items(inputs: Inputs, settings: EvaluateSettings) -> pl.DataFrame:
@@ -129,7 +129,7 @@ class WorkerContext:
     has_trained: bool
     tools: Toolbox
     geocoder: AddressSearch
-    asked: RewardServices
+    reward_services: RewardServices
     trained: dict[str, tuple[int, int]]  # most and least pixels that trained policies are shown
 
 
@@ -213,8 +213,8 @@ async def prediction_row(
     }
     made = derived_rows(f"{evaluation}|{item['image_id']}", item["image_id"], messages)
     # The view can be made again, unless it is another than the original gives, as with a part of it masked.
-    stored = [one for one in made if one["kind"] == "crop" or one["sha256"] != item["sha256"]]
-    return row, [{**one, "trajectory_id": None} for one in stored]
+    stored = [crop for crop in made if crop["kind"] == "crop" or crop["sha256"] != item["sha256"]]
+    return row, [{**crop, "trajectory_id": None} for crop in stored]
 
 
 def _stored(item: Row, tried: Attempt, picture: Picture, images: ImageStore) -> list[Message]:
@@ -233,16 +233,19 @@ def _stored(item: Row, tried: Attempt, picture: Picture, images: ImageStore) -> 
 
 async def judge_point(answer_text: str, true_lat: float, true_lon: float, context: WorkerContext) -> Row:
     """An answer's point as its recipe reads it, the distance from the truth and the GeoScore, or why there is none."""
-    found = await located(context.settings.agent_recipe, answer_text, true_lat, true_lon, context.geocoder)
-    return {**vars(found), "geoscore": 0.0 if found.error_km is None else float(geoscore(found.error_km))}
+    point = await located(context.settings.agent_recipe, answer_text, true_lat, true_lon, context.geocoder)
+    return {**vars(point), "geoscore": 0.0 if point.error_km is None else float(geoscore(point.error_km))}
 
 
 def _levels(text: str, truth: Address, point: tuple[float, float], context: WorkerContext) -> str:
     """Both verdicts a level, rule and model, as JSON; the model's is null where none was asked."""
-    verifier = context.asked.verify if context.settings.verifier else None
-    found = verdicts(parse_answer(text), truth, verifier, point=point)
+    verifier = context.reward_services.verify if context.settings.verifier else None
+    levels = verdicts(parse_answer(text), truth, verifier, point=point)
     return json.dumps(
-        {level: None if one is None else {"rule": one.rule, "model": one.model} for level, one in found.items()}
+        {
+            level: None if verdict is None else {"rule": verdict.rule, "model": verdict.model}
+            for level, verdict in levels.items()
+        }
     )
 
 
@@ -251,8 +254,8 @@ async def _address_km(text: str, lat: float, lon: float, context: WorkerContext)
     if not context.settings.geocode:
         return None
     for line in address_lines(parse_answer(text).address):
-        for found in await context.geocoder.search(line, limit=1):
-            return distance_km(found.lat, found.lon, lat, lon)
+        for place in await context.geocoder.search(line, limit=1):
+            return distance_km(place.lat, place.lon, lat, lon)
     return None
 
 

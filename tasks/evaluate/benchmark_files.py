@@ -105,8 +105,8 @@ def card(manifest: dict[str, Any], key: str) -> str:
 def check_files(files: dict[str, str], key: str | None) -> dict[str, Any]:
     """The manifest of a published folder, or an InputError: not signed by this key, or changed since."""
     try:
-        given = json.loads(files[SIGNATURE])
-        signature, own = str(given["signature"]), str(given["public_key"])
+        signature_file = json.loads(files[SIGNATURE])
+        signature, own = str(signature_file["signature"]), str(signature_file["public_key"])
         signed = is_signed(files[MANIFEST], signature, key or own)
         manifest: dict[str, Any] = json.loads(files[MANIFEST])
     except (KeyError, TypeError, ValueError) as error:
@@ -130,7 +130,7 @@ class Checked:
 
 def check_months(lake: Lake) -> list[Checked]:
     """Every month of the lake: its signature, and each picture's bytes and position against what was signed."""
-    found = []
+    checks = []
     gone = set(lake.read("withdrawals", columns=["image_id"])["image_id"])
     for row in lake.read("benchmarks").sort("month").to_dicts():
         problems = []
@@ -139,16 +139,19 @@ def check_months(lake: Lake) -> list[Checked]:
         ):
             problems.append("the signature does not fit")
         pictures = json.loads(row["manifest_json"])["pictures"]
-        wanted = pl.col("image_id").is_in([one["image_id"] for one in pictures])
+        wanted = pl.col("image_id").is_in([picture["image_id"] for picture in pictures])
         images = lake.scan("images").filter(wanted).select("image_id", "sha256", "lat", "lon", "extension")
         have = {
             (image_id, sha256, truth_digest(lat, lon))
             for image_id, sha256, lat, lon, extension in lake.collect("images", images).unique().iter_rows()
             if lake.blobs.find(lake.images.key(sha256, extension)) is not None
         }
-        for one in pictures:
-            if one["image_id"] not in gone and (one["image_id"], one["sha256"], one["truth"]) not in have:
-                problems.append(f"picture {one['image_id']} is gone, or has other bytes or another position")
-        withdrawn = sum(one["image_id"] in gone for one in pictures)
-        found.append(Checked(row["month"], len(pictures), withdrawn, tuple(problems)))
-    return found
+        for picture in pictures:
+            if (
+                picture["image_id"] not in gone
+                and (picture["image_id"], picture["sha256"], picture["truth"]) not in have
+            ):
+                problems.append(f"picture {picture['image_id']} is gone, or has other bytes or another position")
+        withdrawn = sum(picture["image_id"] in gone for picture in pictures)
+        checks.append(Checked(row["month"], len(pictures), withdrawn, tuple(problems)))
+    return checks

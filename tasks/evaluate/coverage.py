@@ -30,12 +30,12 @@ def benchmark_coverage(lake: Lake) -> list[Coverage]:
     labelled = set(lake.read("labels", columns=["image_id"])["image_id"])
     curated = dict(rejects.filter(pl.col("stage") == "curate.labels").select("item_id", "reason").iter_rows())
     refused = rejects.filter(pl.col("stage") == "ingest")
-    found = []
+    coverages = []
     for (source,), rows in images.group_by("source", maintain_order=True):
         # The ids of a dataset's rows begin with its name, followed by what they are told by.
         mine = refused.filter(pl.col("item_id").str.contains(rf"^{pl.escape_regex(str(source))}[:/]"))
         ids = rows["image_id"].to_list()
         left_out = Counter(mine["reason"].to_list())
         left_out.update(curated.get(image_id, "not_curated_yet") for image_id in ids if image_id not in labelled)
-        found.append(Coverage(str(source), len(ids) + mine.height, len(labelled.intersection(ids)), left_out))
-    return sorted(found, key=lambda one: one.source)
+        coverages.append(Coverage(str(source), len(ids) + mine.height, len(labelled.intersection(ids)), left_out))
+    return sorted(coverages, key=lambda coverage: coverage.source)

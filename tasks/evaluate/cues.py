@@ -28,23 +28,23 @@ def cue_losses(inputs: Inputs, settings: EvaluateSettings) -> tuple[pl.DataFrame
     by_policy = {rows["policy"][0]: (name, rows) for name, rows in whole.items()}
     kept: list[Row] = []
     for policy, (evaluation, rows) in by_policy.items():
-        asked, _, cue = policy.rpartition(f" {WITHOUT}")
-        if f"{asked} {WHOLE}" not in by_policy or (evaluation, rows["image_id"][0]) not in boxes:
+        base_policy, _, cue = policy.rpartition(f" {WITHOUT}")
+        if f"{base_policy} {WHOLE}" not in by_policy or (evaluation, rows["image_id"][0]) not in boxes:
             continue
-        base_id, base = by_policy[f"{asked} {WHOLE}"]
+        base_id, base = by_policy[f"{base_policy} {WHOLE}"]
         has_cue = np.array([boxes.get((evaluation, image), False) for image in rows["image_id"]])
         for on, mine in ((EVERY, np.ones(rows.height, dtype=bool)), (WITH_CUE, has_cue)):
-            for one in compare(errors(base)[mine], errors(rows)[mine], settings.resamples, settings.seed):
-                if one.metric not in SHOWN:
+            for pair in compare(errors(base)[mine], errors(rows)[mine], settings.resamples, settings.seed):
+                if pair.metric not in SHOWN:
                     continue
-                found = one.as_row()
+                row = pair.as_row()
                 kept.append(
                     {
-                        "id": f"{evaluation}|{inputs.snapshot_id}|{on}|{one.metric}",
+                        "id": f"{evaluation}|{inputs.snapshot_id}|{on}|{pair.metric}",
                         **{"evaluation_id": evaluation, "snapshot_id": inputs.snapshot_id, "whole_id": base_id},
-                        **{"policy": asked, "cue": cue, "pictures": on, "metric": one.metric},
-                        **{"whole": found["first"], "without": found["second"], "lost": 0.0 - one.difference},
-                        **{"low": -one.high, "high": -one.low, "p": found["p"], "n": one.n},
+                        **{"policy": base_policy, "cue": cue, "pictures": on, "metric": pair.metric},
+                        **{"whole": row["first"], "without": row["second"], "lost": 0.0 - pair.difference},
+                        **{"low": -pair.high, "high": -pair.low, "p": row["p"], "n": pair.n},
                     }
                 )
     empty = empty_rows("cue_losses")

@@ -60,14 +60,16 @@ def method_evaluation(method: EvaluationMethod, name: str, settings: EvaluateSet
 
 def method_items(method: EvaluationMethod, inputs: Inputs, settings: EvaluateSettings) -> pl.DataFrame:
     """One row for each policy that the method is applied to, and picture, those for calibration included."""
-    return pl.concat([_items_of_split(method, inputs, one) for one in splits_asked(settings)])
+    return pl.concat([_items_of_split(method, inputs, split_settings) for split_settings in splits_asked(settings)])
 
 
 def _items_of_split(method: EvaluationMethod, inputs: Inputs, settings: EvaluateSettings) -> pl.DataFrame:
     settings = method.bound(settings, inputs.frame("models"))
     identity = method_identity(method, settings)
     policies = _policies(method, inputs, settings)
-    named = [(one, digest(method.name, *([one] if one != method.name else []), identity)) for one in policies]
+    named = [
+        (policy, digest(method.name, *([policy] if policy != method.name else []), identity)) for policy in policies
+    ]
     families = pl.DataFrame(named, schema={"policy": pl.String, "family_id": pl.String}, orient="row")
     pictures = benchmark_pictures(inputs, settings)
     return families.join(pictures, how="cross").select(
@@ -110,10 +112,10 @@ async def work(item: Row, context: MethodContext) -> Kept:
     picture = await picture_of(item, answers)
 
     async def error_of(text: str) -> float | None:
-        found = await judge_point(text, item["lat"], item["lon"], answers)
-        return None if found["error_km"] is None else float(found["error_km"])
+        point = await judge_point(text, item["lat"], item["lon"], answers)
+        return None if point["error_km"] is None else float(point["error_km"])
 
-    given = EvaluationContext(
+    evaluation_context = EvaluationContext(
         settings,
         item["policy"],
         answers.chat,
@@ -128,22 +130,22 @@ async def work(item: Row, context: MethodContext) -> Kept:
     )
     rows: dict[str, list[Row]] = {"derived": [], "deliberations": [], "predictions": []}
     points: list[tuple[float | None, float | None]] = []  # of further attempts at the picture
-    deliberated, usage = await method.answer(given)
-    for found in deliberated:
-        evaluation = method_evaluation(method, found.name, settings)
-        row, crops = await prediction_row(item, found.name, evaluation, found.attempt, picture, answers)
+    deliberated, usage = await method.answer(evaluation_context)
+    for deliberation in deliberated:
+        evaluation = method_evaluation(method, deliberation.name, settings)
+        row, crops = await prediction_row(item, deliberation.name, evaluation, deliberation.attempt, picture, answers)
         rows["predictions"].append(row)
         rows["derived"] += crops
         key = {name: row[name] for name in ("evaluation_id", "image_id", "snapshot_id", "policy")}
         averaged = [row]
-        for one in found.mean_of[1:]:
-            more, crops = await prediction_row(item, found.name, evaluation, one, picture, answers)
+        for attempt in deliberation.mean_of[1:]:
+            more, crops = await prediction_row(item, deliberation.name, evaluation, attempt, picture, answers)
             averaged.append(more)
             rows["derived"] += [crop for crop in crops if crop not in rows["derived"]]
-        attempts = [{name: one[name] for name in ATTEMPT_COLUMNS} for one in averaged]
-        points = [(one["lat"], one["lon"]) for one in averaged[1:]] or points
-        told = {"attempts_json": json.dumps(attempts, ensure_ascii=False) if found.mean_of else None}
-        rows["deliberations"].append({**key, **_NO_DETAILS, **found.details, **told})
+        attempts = [{name: attempt[name] for name in ATTEMPT_COLUMNS} for attempt in averaged]
+        points = [(attempt["lat"], attempt["lon"]) for attempt in averaged[1:]] or points
+        told = {"attempts_json": json.dumps(attempts, ensure_ascii=False) if deliberation.mean_of else None}
+        rows["deliberations"].append({**key, **_NO_DETAILS, **deliberation.details, **told})
     for row in rows["predictions"]:
         row["spread_km"] = spread_km(row["lat"], row["lon"], points)
     return Kept(rows, usage)

@@ -58,16 +58,16 @@ def model_cutoffs(settings: BenchmarkSettings, models: pl.DataFrame) -> dict[str
     What it was trained on in this lake is kept away by cells and copies, not by dates.
     """
     bases = {f"{TRAINED}{model_id}": base for model_id, base in models.select("model_id", "base").iter_rows()}
-    found = dict(settings.cutoffs)
+    cutoffs = dict(settings.cutoffs)
     for name in settings.models:
         base = bases.get(name, name)
-        if name not in found and base not in found:
+        if name not in cutoffs and base not in cutoffs:
             raise InputError(
                 f"benchmark.models: no cut-off of '{base}' is known; give the last day of its training data, which its "
                 f"card names: --set 'benchmark.cutoffs={{{base}: 2025-06-30}}'"
             )
-        found.setdefault(name, found.get(base, date.min))
-    return found
+        cutoffs.setdefault(name, cutoffs.get(base, date.min))
+    return cutoffs
 
 
 def window_of(settings: BenchmarkSettings, cutoffs: dict[str, date], drawn: pl.DataFrame, today: date) -> Window:
@@ -85,7 +85,7 @@ def window_of(settings: BenchmarkSettings, cutoffs: dict[str, date], drawn: pl.D
     later = drawn.filter(pl.col("month") > month).sort("month")
     if later.height:
         raise InputError(f"benchmark.month: {later['month'][-1]} is drawn already, and months are drawn in order")
-    before = [one.date() - DAY for one in drawn.filter(pl.col("month") < month)["captured_until"]]
+    before = [moment.date() - DAY for moment in drawn.filter(pl.col("month") < month)["captured_until"]]
     after = max([*known, *before])
     if after >= until:
         raise InputError(f"benchmark.cutoff: {after} is not before the end of {month}; such pictures may be known")
@@ -137,7 +137,7 @@ def compute(inputs: Inputs, settings: BenchmarkSettings) -> tuple[pl.DataFrame, 
     taken = pl.col("taken")
     mine = pictures.filter(taken.is_between(window.after, window.until, closed="right"))
     rejected, proof, km = judge_candidates(mine, inputs, settings)
-    kept = mine.filter(~pl.col("image_id").is_in([one["image_id"] for one in rejected]))
+    kept = mine.filter(~pl.col("image_id").is_in([reject["image_id"] for reject in rejected]))
     if not kept.height:
         return empty_rows("benchmarks"), _reject_rows(window.month, rejected)
     left_out = {
@@ -145,7 +145,7 @@ def compute(inputs: Inputs, settings: BenchmarkSettings) -> tuple[pl.DataFrame, 
         "captured_before": pictures.filter(taken <= window.after).height,
         "captured_after_the_month": pictures.filter(taken > window.until).height,
     }
-    reasons = Counter(one["reason"] for one in rejected)
+    reasons = Counter(reject["reason"] for reject in rejected)
     manifest = {
         **{"format": FORMAT, "version": 1, "month": window.month, "snapshot_id": inputs.snapshot_id},
         **{"captured_after": window.after, "captured_until": window.until, "cutoffs": cutoffs},
@@ -155,7 +155,9 @@ def compute(inputs: Inputs, settings: BenchmarkSettings) -> tuple[pl.DataFrame, 
         },
         "proof": {
             **proof,
-            "nearest_training_cell_km": min(filter(None, (km[one] for one in kept["image_id"])), default=None),
+            "nearest_training_cell_km": min(
+                filter(None, (km[image_id] for image_id in kept["image_id"])), default=None
+            ),
         },
         "pictures": [
             {
@@ -186,8 +188,8 @@ def judge_candidates(
     cells = np.unique(cell_number(placed["lat"].to_numpy(), placed["lon"].to_numpy()))
     far = distance_to_cells_km(mine["lat"].to_numpy(), mine["lon"].to_numpy(), cells)
     km = {
-        image_id: round(one, _DIGITS) if np.isfinite(one) else None
-        for image_id, one in zip(mine["image_id"], far.tolist(), strict=True)
+        image_id: round(distance, _DIGITS) if np.isfinite(distance) else None
+        for image_id, distance in zip(mine["image_id"], far.tolist(), strict=True)
     }
     marks = _ever(inputs, "fingerprints", _MARKS)
     of_training = known.unique(["image_id", "sha256"]).join(marks, on=["image_id", "sha256"])
@@ -232,12 +234,12 @@ def copies_of(
     """Of the first pictures those that look like one of the second: reason and evidence."""
     own = set(mine["image_id"])
     both = pl.concat([mine.select(_MARKS), known.filter(~pl.col("image_id").is_in(list(own))).select(_MARKS)])
-    found: dict[str, tuple[str, dict[str, Any]]] = {}
+    copies: dict[str, tuple[str, dict[str, Any]]] = {}
     for pair in look_alikes(both.unique("image_id", maintain_order=True), settings.duplicates):
-        for one, other in ((pair.one, pair.two), (pair.two, pair.one)):
-            if one in own and other not in own:
-                found.setdefault(one, (pair.reason, {"training_picture": other, **pair.evidence}))
-    return found
+        for own_id, other in ((pair.one, pair.two), (pair.two, pair.one)):
+            if own_id in own and other not in own:
+                copies.setdefault(own_id, (pair.reason, {"training_picture": other, **pair.evidence}))
+    return copies
 
 
 def truth_digest(lat: float, lon: float) -> str:
@@ -248,9 +250,9 @@ def truth_digest(lat: float, lon: float) -> str:
 def months_of(benchmarks: pl.DataFrame) -> pl.DataFrame:
     """image_id and month of every picture of every month."""
     rows = [
-        (one["image_id"], month)
+        (picture["image_id"], month)
         for month, text in benchmarks.select("month", "manifest_json").iter_rows()
-        for one in json.loads(text)["pictures"]
+        for picture in json.loads(text)["pictures"]
     ]
     return pl.DataFrame(rows, {"image_id": pl.String, "month": pl.String}, orient="row")
 
@@ -261,8 +263,12 @@ def _end_of(day: date) -> datetime:
 
 def _reject_rows(month: str, rejected: list[Row]) -> pl.DataFrame:
     rows = [
-        {"id": f"{month}|{one['image_id']}", "reason": one["reason"], "evidence_json": json.dumps(one["evidence"])}
-        for one in rejected
+        {
+            "id": f"{month}|{reject['image_id']}",
+            "reason": reject["reason"],
+            "evidence_json": json.dumps(reject["evidence"]),
+        }
+        for reject in rejected
     ]
     return pl.DataFrame(rows, schema=_REJECTS)
 

@@ -47,42 +47,42 @@ async def work(item: Row, context: WorkerContext) -> Kept:
         pictures = await _pictures(trajectory, item, context)
         shown = Trajectory(trajectory.messages, final_text=trajectory.final_text, pictures=pictures)
         readings, usage = await read_pictures(shown, context.chat, reader, context.settings.max_tokens)
-    found = ground(trajectory, truth_of(item), readings)
+    grounding = ground(trajectory, truth_of(item), readings)
     row = {
         **{name: item[name] for name in ("evaluation_id", "image_id", "policy")},
-        "quoted": found.quoted,
-        "unseen_json": None if found.unseen is None else json.dumps(found.unseen, ensure_ascii=False),
-        "contradicted_json": json.dumps(found.contradicted, ensure_ascii=False),
-        "supported": found.supported,
-        "grounded": found.is_grounded,
+        "quoted": grounding.quoted,
+        "unseen_json": None if grounding.unseen is None else json.dumps(grounding.unseen, ensure_ascii=False),
+        "contradicted_json": json.dumps(grounding.contradicted, ensure_ascii=False),
+        "supported": grounding.supported,
+        "grounded": grounding.is_grounded,
     }
     return Kept({"groundings": [row]}, usage)
 
 
 async def _pictures(trajectory: Trajectory, item: Row, context: WorkerContext) -> dict[str, bytes]:
     """The pictures of a stored conversation; the original stands for the view that was shown of it."""
-    found = {}
+    pictures = {}
     for sha256, extension in image_references(list(trajectory.messages)):
         if sha256 == item["sha256"]:
-            found[sha256] = (await picture_of(item, context)).view
+            pictures[sha256] = (await picture_of(item, context)).view
         else:
-            found[sha256] = await asyncio.to_thread(context.images.read, sha256, extension)
-    return found
+            pictures[sha256] = await asyncio.to_thread(context.images.read, sha256, extension)
+    return pictures
 
 
-def grounding_metrics(found: pl.DataFrame, error_km: dict[str, float]) -> list[Metric]:
+def grounding_metrics(groundings: pl.DataFrame, error_km: dict[str, float]) -> list[Metric]:
     """Shares of answers that hold; `error_km` is of every picture's answer, NaN for one without a point."""
-    if found.is_empty():
+    if groundings.is_empty():
         return []
-    read = found.filter((pl.col("quoted") > 0) & pl.col("unseen_json").is_not_null())
-    helped = found.drop_nulls("supported")
-    near = np.array([error_km.get(image, np.nan) <= RIGHT_KM for image in found["image_id"]])
-    right = int((near & found["grounded"].to_numpy()).sum())
+    read = groundings.filter((pl.col("quoted") > 0) & pl.col("unseen_json").is_not_null())
+    helped = groundings.drop_nulls("supported")
+    near = np.array([error_km.get(image, np.nan) <= RIGHT_KM for image in groundings["image_id"]])
+    right = int((near & groundings["grounded"].to_numpy()).sum())
     return [
-        share("grounded_rate", int(found["grounded"].sum()), found.height),
+        share("grounded_rate", int(groundings["grounded"].sum()), groundings.height),
         share("signs_seen_rate", int((read["unseen_json"] == "[]").sum()), read.height),
         share("tool_supported_rate", int(helped["supported"].sum()), helped.height),
-        share("grounded_acc@25km", right, found.height),
+        share("grounded_acc@25km", right, groundings.height),
     ]
 
 
@@ -90,8 +90,8 @@ def identity(settings: EvaluateSettings) -> dict[str, Any]:
     """The reader and what it is shown; the answers themselves are items."""
     sizes = ("view_max_pixels", "view_min_pixels", "max_tokens")
     reader = settings.grounding.reader
-    asked = {"words": READ, **{name: getattr(settings, name) for name in sizes}}
-    return {"reader": reader, **(asked if reader else {})}
+    reading = {"words": READ, **{name: getattr(settings, name) for name in sizes}}
+    return {"reader": reader, **(reading if reader else {})}
 
 
 STAGE = Stage(

@@ -18,9 +18,9 @@ def compute(inputs: Inputs, settings: EvaluateSettings) -> tuple[pl.DataFrame, p
     """Every metric of the distances of all guesses on pictures of the split."""
     labels = inputs.frame("labels").filter(split=settings.split).select("image_id", "sha256")
     guesses = inputs.frame("guesses").join(labels, on=["image_id", "sha256"], how="semi").sort("guess_id")
-    found = summarize(guesses["error_km"].to_numpy(), None, settings.resamples, settings.seed) if len(guesses) else []
+    metrics = summarize(guesses["error_km"].to_numpy(), None, settings.resamples, settings.seed) if len(guesses) else []
     about = {"snapshot_id": inputs.snapshot_id, "split": settings.split}
-    return score_rows(found, {"evaluation_id": digest(PEOPLE, settings.split), "policy": PEOPLE, **about})
+    return score_rows(metrics, {"evaluation_id": digest(PEOPLE, settings.split), "policy": PEOPLE, **about})
 
 
 STAGE = ColumnStage(

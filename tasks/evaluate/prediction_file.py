@@ -5,7 +5,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-import numpy as np
 import polars as pl
 
 from schemas.errors import InputError
@@ -31,7 +30,7 @@ _ELSEWHERE: dict[str, tuple[str, ...]] = {
 
 def parse_columns(text: str | None) -> dict[str, str]:
     """`lat=pred_lat,true_lat=gt_lat` as field -> column of the file."""
-    found: dict[str, str] = {}
+    columns: dict[str, str] = {}
     for part in (text or "").split(","):
         field, mark, column = (piece.strip() for piece in part.partition("="))
         if not part.strip():
@@ -40,31 +39,31 @@ def parse_columns(text: str | None) -> dict[str, str]:
             raise InputError(f"--columns {part.strip()!r}: write field=column, such as true_lat=gt_lat")
         if field not in FIELDS:
             raise InputError(f"--columns {part.strip()!r}: there is no field {field}; there are {', '.join(FIELDS)}")
-        found[field] = column
-    return found
+        columns[field] = column
+    return columns
 
 
-def column_fields(columns: Sequence[str], given: Mapping[str, str], path: str) -> dict[str, str]:
+def column_fields(columns: Sequence[str], chosen: Mapping[str, str], path: str) -> dict[str, str]:
     """Column of the file -> field, by what was given and by usual names; a column stands for one field."""
-    missing = [column for column in given.values() if column not in columns]
+    missing = [column for column in chosen.values() if column not in columns]
     if missing:
         raise InputError(f"{path}: --columns names {missing[0]}, which it has not; it has {', '.join(columns)}")
-    found = {column: field for field, column in given.items()}
+    fields = {column: field for field, column in chosen.items()}
     folded = {column.casefold(): column for column in reversed(columns)}
     for field in FIELDS:
-        if field in given:
+        if field in chosen:
             continue
         for name in _ELSEWHERE.get(field, (field,)):
             column = field if name == field and field in columns else folded.get(name)
-            if column is not None and column not in found:
-                found[column] = field
+            if column is not None and column not in fields:
+                fields[column] = field
                 break
-    return found
+    return fields
 
 
-def rename_columns(table: pl.DataFrame, given: Mapping[str, str], path: str) -> pl.DataFrame:
+def rename_columns(table: pl.DataFrame, chosen: Mapping[str, str], path: str) -> pl.DataFrame:
     """The table with its columns under our names; a column in the way of one keeps its name with `_file`."""
-    names = column_fields(table.columns, given, path)
+    names = column_fields(table.columns, chosen, path)
     taken = set(names.values())
     aside = {column: f"{column}_file" for column in table.columns if column in taken and names.get(column) != column}
     aside = {column: name for column, name in aside.items() if column not in names}
@@ -72,7 +71,6 @@ def rename_columns(table: pl.DataFrame, given: Mapping[str, str], path: str) -> 
 
 
 FORMATS = {".jsonl": "jsonl", ".ndjson": "jsonl", ".csv": "csv", ".tsv": "tsv", ".parquet": "parquet", ".pq": "parquet"}
-_FIRST_ROWS = 1000  # whose fields are taken for those of all rows, until one differs
 _ENOUGH_LONG_IDS = 20  # by chance, 20 long ids are all round in binary once in a million files
 
 _ENOUGH_ZEROS = 3  # long ids that end in four zeros: by chance once in a million million
@@ -122,13 +120,13 @@ def has_levels(table: pl.DataFrame) -> bool:
     return any(level in table.columns for level in LEVELS)
 
 
-def _read(path: Path, kind: str, given: Mapping[str, str]) -> pl.DataFrame:
+def _read(path: Path, kind: str, chosen: Mapping[str, str]) -> pl.DataFrame:
     try:
         if kind == "parquet":
             return pl.read_parquet(path)
         if kind == "jsonl":
             return _read_json_lines(path)
-        return _read_csv(path, _separator(path, kind), given)
+        return _read_csv(path, _separator(path, kind), chosen)
     except pl.exceptions.NoDataError:
         return pl.DataFrame()
     except (pl.exceptions.PolarsError, UnicodeDecodeError) as error:
@@ -136,13 +134,13 @@ def _read(path: Path, kind: str, given: Mapping[str, str]) -> pl.DataFrame:
         raise PredictionsError(f"{path}: this is not a readable {kind} file: {line}") from error
 
 
-def _read_csv(path: Path, separator: str, given: Mapping[str, str]) -> pl.DataFrame:
+def _read_csv(path: Path, separator: str, chosen: Mapping[str, str]) -> pl.DataFrame:
     """All columns as text, since a reader that guesses types turns long ids into floats; coordinates as numbers.
 
     Where one coordinate is not a finite number, all are text, so that a miss can say why it is one.
     """
     columns = pl.read_csv(path, separator=separator, infer_schema=False, n_rows=0).columns
-    fields = column_fields(columns, given, str(path)).items()
+    fields = column_fields(columns, chosen, str(path)).items()
     numbers: dict[str, Any] = {column: pl.Float64 for column, field in fields if field in COORDINATES}
     try:
         table = pl.read_csv(path, separator=separator, infer_schema=False, schema_overrides=numbers)
@@ -163,9 +161,6 @@ def _separator(path: Path, kind: str) -> str:
 
 
 def _read_json_lines(path: Path) -> pl.DataFrame:
-    fast = _read_plain_json_lines(path)
-    if fast is not None:
-        return fast
     columns: dict[str, list[str | None]] = {}
     height = 0
     for number, row in _json_rows(path):
@@ -179,56 +174,6 @@ def _read_json_lines(path: Path) -> pl.DataFrame:
     for column in columns.values():
         column.extend([None] * (height - len(column)))
     return pl.DataFrame(columns, schema=dict.fromkeys(columns, pl.String))
-
-
-def _read_plain_json_lines(path: Path) -> pl.DataFrame | None:
-    """The rows by Polars' own reader, where every field is of one plain type; None leaves it to the careful reader.
-
-    Ids must be text: a reader that guesses types would turn long numbers into floats. It spells a number among the
-    ids anew, so the ids in quotes are counted.
-    """
-    data = path.read_bytes()
-    table = _plain_table(data)
-    if table is None:
-        return None
-    kinds = table.schema
-    if kinds.get("id") != pl.String or any(kind.is_nested() or kind == pl.Boolean for kind in kinds.values()):
-        return None
-    plain = all(kinds[name].is_numeric() for name in COORDINATES if name in kinds)
-    # The reader turns numbers beside texts into text of its own spelling.
-    if not plain or kinds.get("answer", pl.String) != pl.String:
-        return None
-    return table if _all_quoted(data, table) else None
-
-
-def _plain_table(data: bytes) -> pl.DataFrame | None:
-    """The fields as the first rows have them if no later row has another one, else as all rows have them."""
-    for known_by in (_FIRST_ROWS, None):
-        try:
-            table = pl.read_ndjson(data, infer_schema_length=known_by)
-        except (pl.exceptions.PolarsError, UnicodeDecodeError):
-            continue  # a later row has another type
-        cells = table.height * table.width
-        # Every key is followed by these two bytes: as many as cells means that no field was left out. One byte is
-        # counted ten times faster than two, and tells where no text holds a colon.
-        if known_by is None or _times(data, b":") == cells or data.count(b'":') == cells:
-            return table
-    return None
-
-
-def _all_quoted(data: bytes, table: pl.DataFrame) -> bool:
-    """Whether every id is a text in the file; where nothing is escaped the quotes of all keys and texts add up."""
-    if b"\\" not in data:
-        texts = sum(table.height - table[name].null_count() for name, kind in table.schema.items() if kind == pl.String)
-        if _times(data, b'"') == 2 * (table.height * table.width + texts):
-            return True
-    return data.count(b'"id":"') + data.count(b'"id": "') == table.height
-
-
-def _times(data: bytes, byte: bytes) -> int:
-    """How often a byte occurs, a piece that fits a cache at a time."""
-    every, wanted, piece = np.frombuffer(data, np.uint8), byte[0], 1 << 18
-    return sum(int(np.count_nonzero(every[at : at + piece] == wanted)) for at in range(0, len(every), piece))
 
 
 def _json_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -358,12 +303,12 @@ class _Checks:
         limit = 90 if name == "true_lat" else 180
         row, count = _first(bad), int(bad.sum())
         more = f" (and {count - 1} more rows)" if count > 1 else ""
-        said = table[name][row]
-        if said is None or (isinstance(said, str) and not said.strip()):
+        cell = table[name][row]
+        if cell is None or (isinstance(cell, str) and not cell.strip()):
             self._fail(row, name, f"is empty{more}", "give the true position in degrees")
         value = values[row]
         if value is None or value != value:
-            self._fail(row, name, f"{said!r} is not a number{more}", "write degrees such as 48.8566")
+            self._fail(row, name, f"{cell!r} is not a number{more}", "write degrees such as 48.8566")
         other = _parse(table["true_lon" if name == "true_lat" else "true_lat"].cast(pl.String))[row]
         swapped = name == "true_lat" and abs(value) <= 180 and other is not None and abs(other) <= 90
         fix = "true_lat and true_lon look swapped: exchange the two columns" if swapped else "correct the position"

@@ -74,12 +74,12 @@ def score_file(
     table, warnings = read_predictions(Path(path), columns)
     by_answer = "answer" in table.columns
     answers = _parsed(table["answer"].to_list()) if by_answer else []
-    lat, lon, said = _points_of_answers(answers) if by_answer else _points_of_columns(table)
+    lat, lon, reasons = _points_of_answers(answers) if by_answer else _points_of_columns(table)
     truth = table["true_lat"].to_numpy(), table["true_lon"].to_numpy()
     error_km = distance_km(lat, lon, *truth)
     levels = _levels(table, answers) if by_answer and has_levels(table) else None
     swapped = _swap_warning(lat, lon, *truth, error_km)
-    counts = said.drop_nulls().value_counts().rows()
+    counts = reasons.drop_nulls().value_counts().rows()
     scored = table.select("id", *(["answer"] if by_answer else [])).with_columns(
         pl.Series("lat", lat).fill_nan(None),
         pl.Series("lon", lon).fill_nan(None),
@@ -87,7 +87,7 @@ def score_file(
         table["true_lon"],
         pl.Series("error_km", error_km).fill_nan(None),
         pl.Series("geoscore", geoscore(error_km)),
-        said,
+        reasons,
         *(pl.Series(f"{level}_right", verdict).fill_nan(None) for level, verdict in (levels or {}).items()),
     )
     return Report(
@@ -124,8 +124,8 @@ def compare_reports(first: Report, second: Report, resamples: int = RESAMPLES, s
 def write_rows(reports: Sequence[Report], path: Path) -> None:
     """Every prediction with its error, as CSV or Parquet by the name; of several files with a column `file`."""
     tables = [
-        one.table if len(reports) == 1 else one.table.select(pl.lit(one.file).alias("file"), pl.all())
-        for one in reports
+        report.table if len(reports) == 1 else report.table.select(pl.lit(report.file).alias("file"), pl.all())
+        for report in reports
     ]
     table = pl.concat(tables, how="diagonal")
     kind = path.suffix.casefold()
@@ -147,12 +147,12 @@ def _slices(
 ) -> dict[str, tuple[Metric, ...]]:
     values = slice_values(table, by, str(path)).fill_null("(none)")
     names = values.value_counts(sort=True).get_column(values.name).head(MOST_SLICES).to_list()
-    found: dict[str, tuple[Metric, ...]] = {}
+    slices: dict[str, tuple[Metric, ...]] = {}
     for name in names:
         rows = np.flatnonzero((values == name).to_numpy())
         judged = {level: np.asarray(verdict)[rows] for level, verdict in (levels or {}).items()}
-        found[str(name)] = tuple(summarize(error_km[rows], judged, resamples, seed))
-    return found
+        slices[str(name)] = tuple(summarize(error_km[rows], judged, resamples, seed))
+    return slices
 
 
 def _parsed(texts: list[str | None]) -> list[ParsedAnswer | ParseFailure]:
@@ -182,10 +182,10 @@ def _points_of_columns(table: pl.DataFrame) -> tuple[np.ndarray, np.ndarray, pl.
     lat, lon = (table[name].to_numpy().astype(np.float64, copy=True) for name in ("lat", "lon"))
     bad = np.flatnonzero(~((np.abs(lat) <= 90) & (np.abs(lon) <= 180)))
     named = [name for name in ("lat_text", "lon_text", "lat", "lon") if name in table.columns]
-    found = (
+    errors = (
         table.select(named)[bad].select(pl.coalesce(_why("lat", named), _why("lon", named), pl.lit("?"))).to_series()
     )
-    reasons = pl.Series("parse_error", [None], dtype=pl.String).new_from_index(0, len(lat)).scatter(bad, found)
+    reasons = pl.Series("parse_error", [None], dtype=pl.String).new_from_index(0, len(lat)).scatter(bad, errors)
     lat[bad] = lon[bad] = np.nan
     return lat, lon, reasons
 
@@ -208,14 +208,14 @@ def _why(axis: Axis, named: Sequence[str]) -> pl.Expr:
 
 def _levels(table: pl.DataFrame, answers: Answers) -> dict[str, list[float]]:
     """Verdicts a level by rule, for the levels the file's truth names."""
-    given = [level for level in LEVELS if level in table.columns]
-    verdicts: dict[str, list[float]] = {level: [] for level in given}
-    rows = table.select(*given, "true_lat", "true_lon").iter_rows(named=True)
+    levels = [level for level in LEVELS if level in table.columns]
+    verdicts: dict[str, list[float]] = {level: [] for level in levels}
+    rows = table.select(*levels, "true_lat", "true_lon").iter_rows(named=True)
     for answer, row in zip(answers, rows, strict=True):
         truth = Address(row.get("country"), row.get("province_or_state"), row.get("city"))
-        found = levels_by_rule(answer, truth, point=(row["true_lat"], row["true_lon"]))
-        for level in given:
-            right = found[level]
+        right_levels = levels_by_rule(answer, truth, point=(row["true_lat"], row["true_lon"]))
+        for level in levels:
+            right = right_levels[level]
             verdicts[level].append(np.nan if right is None else float(right))
     return verdicts
 

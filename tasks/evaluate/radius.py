@@ -63,13 +63,13 @@ def calibrate(groups: Sequence[str], errors: Floats, settings: RadiusSettings, i
     members = {name: names == name for name in large}
     members[REST] = others if others.sum() >= settings.least else np.ones(len(names), dtype=bool)
     counts = {name: int(mine.sum()) for name, mine in members.items()}
-    found = {
+    quantiles = {
         name: (counts[name], conformal_quantile(errors[mine], settings.share))
         if counts[name] >= settings.least
         else (counts[name], math.inf)
         for name, mine in members.items()
     }
-    return Calibration(found, is_scaled)
+    return Calibration(quantiles, is_scaled)
 
 
 def answer_groups(rows: pl.DataFrame, by: Sequence[str]) -> list[str]:
@@ -96,8 +96,10 @@ def _answers(inputs: Inputs, settings: EvaluateSettings) -> pl.DataFrame:
     """What was answered to the pictures of the split: evaluation_id, image_id, point, truth, kind and spread."""
     pictures = benchmark_pictures(inputs, settings).select("image_id", "lat", "lon")
     kinds = inputs.frame("images").select("image_id", "kind")
-    said = inputs.frame("predictions").select("evaluation_id", "image_id", "spread_km", said_lat="lat", said_lon="lon")
-    return said.join(pictures, on="image_id").join(kinds, on="image_id", how="left")
+    points = inputs.frame("predictions").select(
+        "evaluation_id", "image_id", "spread_km", said_lat="lat", said_lon="lon"
+    )
+    return points.join(pictures, on="image_id").join(kinds, on="image_id", how="left")
 
 
 def _errors(rows: pl.DataFrame) -> Floats:
@@ -114,7 +116,7 @@ def calibrations(inputs: Inputs, settings: EvaluateSettings) -> dict[str, tuple[
         return {}
     radius, other = settings.radius, on_validation(settings)
     known = _answers(inputs, other).drop_nulls(["said_lat", "said_lon"])
-    found = {}
+    by_evaluation = {}
     for (policy, evaluation), (_, calibrated_on) in zip(
         _evaluations(inputs, settings), _evaluations(inputs, other), strict=True
     ):
@@ -123,8 +125,12 @@ def calibrations(inputs: Inputs, settings: EvaluateSettings) -> dict[str, tuple[
             continue
         is_scaled = rows["spread_km"].null_count() == 0
         errors = _errors(rows) / _scale(rows, radius, is_scaled)
-        found[evaluation] = policy, calibrated_on, calibrate(answer_groups(rows, radius.by), errors, radius, is_scaled)
-    return found
+        by_evaluation[evaluation] = (
+            policy,
+            calibrated_on,
+            calibrate(answer_groups(rows, radius.by), errors, radius, is_scaled),
+        )
+    return by_evaluation
 
 
 def calibration_rows(inputs: Inputs, settings: EvaluateSettings) -> tuple[pl.DataFrame, pl.DataFrame]:
@@ -142,10 +148,10 @@ def calibration_rows(inputs: Inputs, settings: EvaluateSettings) -> tuple[pl.Dat
             "answers": answers,
             "share": settings.radius.share,
             "quantile": quantile if math.isfinite(quantile) else None,
-            "floor_km": settings.radius.floor_km if found.is_scaled else None,
+            "floor_km": settings.radius.floor_km if calibration.is_scaled else None,
         }
-        for evaluation, (policy, calibrated_on, found) in calibrations(inputs, settings).items()
-        for group, (answers, quantile) in found.quantiles.items()
+        for evaluation, (policy, calibrated_on, calibration) in calibrations(inputs, settings).items()
+        for group, (answers, quantile) in calibration.quantiles.items()
     ]
     return _frame(rows, "calibrations"), pl.DataFrame(schema=_REJECTS)
 
@@ -154,14 +160,14 @@ def radius_rows(inputs: Inputs, settings: EvaluateSettings) -> tuple[pl.DataFram
     """One row for each answer of an evaluation that is calibrated."""
     answers = _answers(inputs, settings)
     kept: list[Row] = []
-    for evaluation, (policy, _, found) in calibrations(inputs, settings).items():
+    for evaluation, (policy, _, calibration) in calibrations(inputs, settings).items():
         rows = answers.filter(pl.col("evaluation_id") == evaluation).sort("image_id")
         placed = rows.drop_nulls(["said_lat", "said_lon"])
-        if found.is_scaled and placed["spread_km"].null_count():
+        if calibration.is_scaled and placed["spread_km"].null_count():
             continue  # answers of an earlier version: their confidence is not known
-        groups = [found.group(name) for name in answer_groups(placed, settings.radius.by)]
-        radii = np.array([found.quantiles[name][1] for name in groups]) * _scale(
-            placed, settings.radius, found.is_scaled
+        groups = [calibration.group(name) for name in answer_groups(placed, settings.radius.by)]
+        radii = np.array([calibration.quantiles[name][1] for name in groups]) * _scale(
+            placed, settings.radius, calibration.is_scaled
         )
         known = dict(zip(placed["image_id"], zip(groups, radii, _errors(placed), strict=True), strict=True))
         for image in rows["image_id"]:
@@ -214,9 +220,9 @@ def known_radius(
             "--set evaluate.tools=[all] --set evaluate.radius.calibrate=true)"
         )
     rows = rows.filter(pl.col("evaluation_id") == rows["evaluation_id"][-1]).unique("radius_group", keep="last")
-    said = pl.DataFrame({"kind": [kind], "said_lat": [point[0]], "said_lon": [point[1]]})
+    point_row = pl.DataFrame({"kind": [kind], "said_lat": [point[0]], "said_lon": [point[1]]})
     known = {row["radius_group"]: row for row in rows.iter_rows(named=True)}
-    row = known.get(answer_groups(said, settings.by)[0]) or known[REST]
+    row = known.get(answer_groups(point_row, settings.by)[0]) or known[REST]
     radius = math.inf if row["quantile"] is None else float(row["quantile"])
     why = abstains(True, radius, settings)
     return KnownRadius(radius_words(row), row["quantile"], why)
@@ -237,11 +243,11 @@ def radius_metrics(radii: pl.DataFrame) -> list[Metric]:
     if radii.is_empty():
         return []
     bounded = radii.drop_nulls("radius_km")
-    given = bounded.filter(pl.col("abstains").is_null())
+    answered = bounded.filter(pl.col("abstains").is_null())
     middle = float(np.median(bounded["radius_km"].to_numpy())) if bounded.height else math.nan
     return [
         share("radius_coverage", int(bounded["covered"].sum()), bounded.height),
-        share("radius_coverage_given", int(given["covered"].sum()), given.height),
+        share("radius_coverage_given", int(answered["covered"].sum()), answered.height),
         Metric("radius_median_km", middle, math.nan, math.nan, bounded.height),
         share("abstention_rate", radii["abstains"].count(), radii.height),
     ]

@@ -51,7 +51,7 @@ class Answered:
     answer: str | None = None  # of an evaluation that asks several times
 
     @cached_property
-    def asked(self) -> pl.DataFrame:
+    def expected(self) -> pl.DataFrame:
         """evaluation_id and image_id of the answers that the row is about."""
         inputs = open_inputs(SCORES, self.lake, self.snapshot)
         read = items if self.answer is None else expected_predictions
@@ -64,7 +64,7 @@ class Answered:
     @cached_property
     def predictions(self) -> pl.DataFrame:
         """The answers themselves."""
-        return self.lake.read("predictions").join(self.asked, on=["evaluation_id", "image_id"], how="semi")
+        return self.lake.read("predictions").join(self.expected, on=["evaluation_id", "image_id"], how="semi")
 
 
 @dataclass(frozen=True)
@@ -79,54 +79,54 @@ class RowResult:
 
     def as_json(self) -> dict[str, Any]:
         """Without NaN, which JSON does not have."""
-        return {**vars(self), "cells": [one.as_row() for one in self.cells]}
+        return {**vars(self), "cells": [cell.as_row() for cell in self.cells]}
 
     @classmethod
     def from_json(cls, stored: Mapping[str, Any]) -> "RowResult":
         known: list[dict[str, Any]] = [
-            {name: math.nan if value is None else value for name, value in one.items()} for one in stored["cells"]
+            {name: math.nan if value is None else value for name, value in cell.items()} for cell in stored["cells"]
         ]
-        return cls(**{**stored, "cells": tuple(Metric(**one) for one in known)})
+        return cls(**{**stored, "cells": tuple(Metric(**cell) for cell in known)})
 
 
-def measure(column: Column, row: TableRow, part: str | None, found: Answered) -> Metric:
+def measure(column: Column, row: TableRow, part: str | None, answered: Answered) -> Metric:
     """Our figure of one cell; one without a value where the lake has none. `part` is a slice of the pictures."""
     of = column.of.format(**row.of)
     kind, _, rest = of.partition(" ")
     read = _READERS.get(kind)
-    metric = read(rest, found) if read else _score(kind, rest or part, found)
-    value, low, high = (one * column.times for one in (metric.value, metric.low, metric.high))
+    metric = read(rest, answered) if read else _score(kind, rest or part, answered)
+    value, low, high = (number * column.times for number in (metric.value, metric.low, metric.high))
     return Metric(of, value, low, high, metric.n)
 
 
-def _score(metric: str, part: str | None, found: Answered) -> Metric:
+def _score(metric: str, part: str | None, answered: Answered) -> Metric:
     wanted = [
-        pl.col("evaluation_id") == found.asked["evaluation_id"][0],
-        pl.col("snapshot_id") == found.snapshot.snapshot_id,
+        pl.col("evaluation_id") == answered.expected["evaluation_id"][0],
+        pl.col("snapshot_id") == answered.snapshot.snapshot_id,
         pl.col("metric") == metric,
     ]
     if part:
         by, _, name = part.partition("=")
         wanted += [pl.col("slice_by") == by, pl.col("slice") == name]
-    rows = found.lake.read("score_slices" if part else "scores").filter(*wanted)
+    rows = answered.lake.read("score_slices" if part else "scores").filter(*wanted)
     if rows.is_empty():
         return _NONE
-    value, low, high = (math.nan if one is None else one for one in rows.select("value", "low", "high").row(0))
+    value, low, high = (math.nan if number is None else number for number in rows.select("value", "low", "high").row(0))
     return Metric(metric, value, low, high, rows["n"][0])
 
 
-def _pattern(tools: str, found: Answered) -> Metric:
-    rows = found.predictions
+def _pattern(tools: str, answered: Answered) -> Metric:
+    rows = answered.predictions
     return share("pattern", int((rows["tool_pattern"] == tools).sum()), rows.height)
 
 
-def _used(tools: str, found: Answered) -> Metric:
-    used = found.predictions["tool_pattern"].fill_null("").str.split(" > ")
-    return share("used", sum(bool({*tools.split(",")} & {*one}) for one in used), len(used))
+def _used(tools: str, answered: Answered) -> Metric:
+    used = answered.predictions["tool_pattern"].fill_null("").str.split(" > ")
+    return share("used", sum(bool({*tools.split(",")} & {*names}) for names in used), len(used))
 
 
-def _calls(_: str, found: Answered) -> Metric:
-    return _mean("calls", found.predictions["tool_calls"].cast(pl.Float64).drop_nulls().to_numpy())
+def _calls(_: str, answered: Answered) -> Metric:
+    return _mean("calls", answered.predictions["tool_calls"].cast(pl.Float64).drop_nulls().to_numpy())
 
 
 def _mean(name: str, values: np.ndarray) -> Metric:
@@ -138,31 +138,33 @@ def _mean(name: str, values: np.ndarray) -> Metric:
     return Metric(name, mean, mean - half, mean + half, len(values))
 
 
-def _regimes(km: str, found: Answered) -> pl.DataFrame:
-    rows = found.lake.read("regimes").filter(pl.col("policy") == f"{TRAINED}{found.model_id}")
+def _regimes(km: str, answered: Answered) -> pl.DataFrame:
+    rows = answered.lake.read("regimes").filter(pl.col("policy") == f"{TRAINED}{answered.model_id}")
     each = rows.select("threshold_km", "passes", "regimes").explode("threshold_km", "passes", "regimes")
     return each.filter(pl.col("threshold_km") == float(km))
 
 
-def _pass_at_k(said: str, found: Answered) -> Metric:
-    km, regime = said.split()
-    rows = _regimes(km, found)
+def _pass_at_k(spec: str, answered: Answered) -> Metric:
+    km, regime = spec.split()
+    rows = _regimes(km, answered)
     return share("passk", int((rows["regimes"] == regime).sum()), rows.height)
 
 
-def _passes(said: str, found: Answered) -> Metric:
-    km, count = said.split()
-    rows = _regimes(km, found)
+def _passes(spec: str, answered: Answered) -> Metric:
+    km, count = spec.split()
+    rows = _regimes(km, answered)
     return share("passes", int((rows["passes"] == int(count)).sum()), rows.height)
 
 
-def _training(said: str, found: Answered) -> Metric:
-    name, end = said.split()
-    rows = found.lake.read("training_steps").filter(pl.col("model_id") == found.model_id, pl.col("kind") == "step")
+def _training(spec: str, answered: Answered) -> Metric:
+    name, end = spec.split()
+    rows = answered.lake.read("training_steps").filter(
+        pl.col("model_id") == answered.model_id, pl.col("kind") == "step"
+    )
     figures = [json.loads(text).get(name) for text in rows.sort("number")["figures_json"]]
     if name in ("reward", "loss"):
         figures = rows.sort("number")[name].to_list()
-    known = np.array([one for one in figures if one is not None], dtype=np.float64)
+    known = np.array([figure for figure in figures if figure is not None], dtype=np.float64)
     tenth = max(1, len(known) // 10)
     return _mean(name, known[:tenth] if end == "first" else known[-tenth:])
 
@@ -188,7 +190,7 @@ def cell_text(metric: Metric, column: Column) -> str:
     if not math.isfinite(metric.value):
         return "–"
     times = 100 if is_share(column) else 1
-    value, low, high = (one * times for one in (metric.value, metric.low, metric.high))
+    value, low, high = (number * times for number in (metric.value, metric.low, metric.high))
     interval = "" if math.isnan(low) and math.isnan(high) else f" [{_number(low, 0)}, {_number(high, 0)}]"
     return _number(value, 1) + interval
 
@@ -219,14 +221,17 @@ class Reproduction:
     def frames(self) -> list[tuple[PictureSet, pl.DataFrame]]:
         """For each set of pictures a frame with two lines a row: the paper's figures, and ours."""
         width = len(self.table.columns)
-        return [(one, self._frame(slice(at * width, (at + 1) * width))) for at, one in enumerate(self.table.sets)]
+        return [
+            (picture_set, self._frame(slice(at * width, (at + 1) * width)))
+            for at, picture_set in enumerate(self.table.sets)
+        ]
 
     def _frame(self, mine: slice) -> pl.DataFrame:
         columns = self.table.columns
         lines: list[dict[str, str]] = []
         for row in self.table.rows:
             printed = row.printed[mine] or (None,) * len(columns)
-            paper = ["–" if one is None else f"{one:,g}" for one in printed]
+            paper = ["–" if number is None else f"{number:,g}" for number in printed]
             lines.append({"row": row.name, "whose": "paper", **dict(zip(columns, paper, strict=True))})
             result = self.rows.get(row.name)
             if result is None or result.not_run:
@@ -238,7 +243,7 @@ class Reproduction:
     def pictures(self, at: int) -> int:
         """How many pictures ours of a set are over."""
         width = len(self.table.columns)
-        counts = [one.n for row in self.rows.values() for one in row.cells[at * width : (at + 1) * width]]
+        counts = [cell.n for row in self.rows.values() for cell in row.cells[at * width : (at + 1) * width]]
         return max(counts, default=0)
 
     def sentences(self) -> list[str]:
@@ -249,20 +254,20 @@ class Reproduction:
         )
         if len([row for row in self.rows.values() if row.cells]) > 1 and not self.has_differences():
             last += " All of ours overlap: at this size the table neither supports nor contradicts the paper."
-        return [*self.conditions, *self.table.notes, *(f"Not run: {one}." for one in missing), last]
+        return [*self.conditions, *self.table.notes, *(f"Not run: {row}." for row in missing), last]
 
     def has_differences(self) -> bool:
         """Whether the intervals of two of our rows lie apart in one column."""
         columns = zip(*(row.cells for row in self.rows.values() if row.cells), strict=True)
-        known = ([one for one in cells if math.isfinite(one.low + one.high)] for cells in columns)
-        return any(max(one.low for one in some) > min(one.high for one in some) for some in known if some)
+        known = ([cell for cell in cells if math.isfinite(cell.low + cell.high)] for cells in columns)
+        return any(max(metric.low for metric in some) > min(metric.high for metric in some) for some in known if some)
 
     def markdown(self) -> str:
         """The page that is stored."""
         text = [f"# {self.title}", self.paper.title]
         for at, (pictures, frame) in enumerate(self.frames()):
             text += [f"## {self._heading(at, pictures)}", markdown_table(frame)]
-        text += ["## What differs from the paper", "\n".join(f"- {one}" for one in self.sentences())]
+        text += ["## What differs from the paper", "\n".join(f"- {sentence}" for sentence in self.sentences())]
         return "\n\n".join(text) + "\n"
 
     def plain(self) -> str:
@@ -270,7 +275,9 @@ class Reproduction:
         lines = [self.title, self.paper.title]
         for at, (pictures, frame) in enumerate(self.frames()):
             lines += ["", self._heading(at, pictures), *aligned([frame.columns, *map(list, frame.rows())])]
-        return "\n".join([*lines, "", "What differs from the paper:", *(f"  - {one}" for one in self.sentences())])
+        return "\n".join(
+            [*lines, "", "What differs from the paper:", *(f"  - {sentence}" for sentence in self.sentences())]
+        )
 
     def _heading(self, at: int, pictures: PictureSet) -> str:
         ours, count = self.sets[at], self.pictures(at)
@@ -286,9 +293,9 @@ class Reproduction:
             "table": self.table.label,
             "title": self.table.title,
             "paper": self.paper.title,
-            "sets": [one.model_dump() for one in self.table.sets],
-            "ours_on": [one and one.model_dump() for one in self.sets],
-            "columns": {name: one.model_dump() for name, one in self.table.columns.items()},
+            "sets": [picture_set.model_dump() for picture_set in self.table.sets],
+            "ours_on": [picture_set and picture_set.model_dump() for picture_set in self.sets],
+            "columns": {name: column.model_dump() for name, column in self.table.columns.items()},
             "rows": {
                 row.name: {"printed": row.printed, **(self.rows[row.name].as_json() if row.name in self.rows else {})}
                 for row in self.table.rows

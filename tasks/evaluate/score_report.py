@@ -53,24 +53,27 @@ def render_report(report: Report) -> str:
 
 def render_side_by_side(reports: Sequence[Report], differences: Sequence[tuple[str, str, Sequence[Difference]]]) -> str:
     """Several files: one column each, then the paired differences of the first and every other."""
-    width = max(14, *(len(_stem(one)) + 2 for one in reports))
-    lines = [f"{'metric':<26}" + "".join(f"{_stem(one):>{width}}" for one in reports)]
-    lines.append(f"{'predictions':<26}" + "".join(f"{one.rows:>{width},}" for one in reports))
-    by_name = [{metric.name: metric for metric in one.metrics} for one in reports]
-    names = dict.fromkeys(name for one in by_name for name in one)
+    width = max(14, *(len(_stem(report)) + 2 for report in reports))
+    lines = [f"{'metric':<26}" + "".join(f"{_stem(report):>{width}}" for report in reports)]
+    lines.append(f"{'predictions':<26}" + "".join(f"{report.rows:>{width},}" for report in reports))
+    by_name = [{metric.name: metric for metric in report.metrics} for report in reports]
+    names = dict.fromkeys(name for metrics_of_file in by_name for name in metrics_of_file)
     for name in names:
-        cells = [format_metric(name, one[name].value) if name in one else "-" for one in by_name]
+        cells = [
+            format_metric(name, metrics_of_file[name].value) if name in metrics_of_file else "-"
+            for metrics_of_file in by_name
+        ]
         lines.append(f"{name:<26}" + "".join(f"{cell:>{width}}" for cell in cells))
-    for first, second, found in differences:
-        lines += ["", f"{second} less {first}, paired by id, {found[0].n:,} predictions"]
+    for first, second, metrics in differences:
+        lines += ["", f"{second} less {first}, paired by id, {metrics[0].n:,} predictions"]
         lines.append(
             f"{'metric':<16}{'difference':>12}   {'95 % interval':<26}{'McNemar p':>10}{'only 1st':>10}{'only 2nd':>10}"
         )
-        for one in found:
-            value, low, high = (format_metric(one.metric, number) for number in (one.difference, one.low, one.high))
-            tail = "" if one.p is None else f"{one.p:>10.4g}{one.only_first:>10,}{one.only_second:>10,}"
-            lines.append(f"{one.metric:<16}{value:>12}   {f'{low} .. {high}':<26}{tail}")
-    lines += [f"warning: {_stem(one)}: {warning}" for one in reports for warning in one.warnings]
+        for pair in metrics:
+            value, low, high = (format_metric(pair.metric, number) for number in (pair.difference, pair.low, pair.high))
+            tail = "" if pair.p is None else f"{pair.p:>10.4g}{pair.only_first:>10,}{pair.only_second:>10,}"
+            lines.append(f"{pair.metric:<16}{value:>12}   {f'{low} .. {high}':<26}{tail}")
+    lines += [f"warning: {_stem(report)}: {warning}" for report in reports for warning in report.warnings]
     return "\n".join(lines)
 
 
@@ -121,8 +124,8 @@ def report(lake: Lake, settings: EvaluateSettings) -> StageReport:
     if scores.is_empty():
         return StageReport("# Evaluation\n\nNo policy has been scored.\n", {})
     snapshot = scores.sort("written_at")["snapshot_id"][-1]
-    asked = lake.read("predictions", columns=["evaluation_id", "tools"])
-    mine = name_by_tools(scores.filter(pl.col("snapshot_id") == snapshot), asked)
+    tools = lake.read("predictions", columns=["evaluation_id", "tools"])
+    mine = name_by_tools(scores.filter(pl.col("snapshot_id") == snapshot), tools)
     table = side_by_side(mine, lake.read("models"))
     names = dict(mine.select("evaluation_id", "policy").iter_rows())
     pairs = lake.read("score_pairs").filter(pl.col("snapshot_id") == snapshot)
@@ -133,7 +136,7 @@ def report(lake: Lake, settings: EvaluateSettings) -> StageReport:
     pairs = pairs.sort("policy", "other_policy", "metric").select(
         "policy", "other_policy", "metric", "first", "second", "difference", "low", "high", "p", "n"
     )
-    covered = [str(one) for one in benchmark_coverage(lake)]
+    covered = [str(line) for line in benchmark_coverage(lake)]
     text = [f"# Evaluation on snapshot {snapshot}", markdown_table(table), *(f"- {line}" for line in covered)]
     losses = cue_table(lake.read("cue_losses").filter(pl.col("snapshot_id") == snapshot))
     if losses.height:

@@ -45,15 +45,15 @@ def answered_evaluations(inputs: Inputs, settings: EvaluateSettings) -> tuple[di
     with pictures still to ask has no score: over the answered ones alone the denominator would be another. It is
     rejected as `incomplete` until a later run has the rest.
     """
-    asked = items(inputs, settings).select("evaluation_id", "policy", "image_id", "lat", "lon")
-    asked = pl.concat([asked, expected_predictions(inputs, settings)])
-    said = _attempts(inputs).rename({"lat": "said_lat", "lon": "said_lon"}).with_columns(pl.lit(True).alias("found"))
+    expected = items(inputs, settings).select("evaluation_id", "policy", "image_id", "lat", "lon")
+    expected = pl.concat([expected, expected_predictions(inputs, settings)])
+    answers = _attempts(inputs).rename({"lat": "said_lat", "lon": "said_lon"}).with_columns(pl.lit(True).alias("found"))
     names = inputs.frame("labels").select(
         *("image_id", "country_code", "country", "region", "city", "tier", "localizability_score", "scenes_json")
     )
     kinds = inputs.frame("images").select("image_id", "kind")
     kinds = kinds.join(months_of(inputs.frame("benchmarks")), on="image_id", how="left")
-    table = asked.join(said, on=["evaluation_id", "image_id"], how="left").join(names, on="image_id", how="left")
+    table = expected.join(answers, on=["evaluation_id", "image_id"], how="left").join(names, on="image_id", how="left")
     table = table.join(kinds, on="image_id", how="left").sort("evaluation_id", "image_id")
     whole: dict[str, pl.DataFrame] = {}
     rejects: list[Row] = []
@@ -75,9 +75,9 @@ def _attempts(inputs: Inputs) -> pl.DataFrame:
     single = inputs.frame("predictions").select(*keys, *ATTEMPT_COLUMNS)
     told = inputs.frame("deliberations").select(*keys, "attempts_json").drop_nulls()
     several = [
-        {**dict(zip(keys, (evaluation, image), strict=True)), **one}
+        {**dict(zip(keys, (evaluation, image), strict=True)), **entry}
         for evaluation, image, text in told.iter_rows()
-        for one in json.loads(text)
+        for entry in json.loads(text)
     ]
     if not several:
         return single
@@ -110,11 +110,11 @@ def _each_split(
     inputs: Inputs, settings: EvaluateSettings, rejects: list[Row]
 ) -> Iterator[tuple[str, pl.DataFrame, Row]]:
     """Every whole evaluation with its rows and head; of the validation split, too, where it was asked for radii."""
-    for one in splits_asked(settings):
-        whole, incomplete = answered_evaluations(inputs, one)
+    for split_settings in splits_asked(settings):
+        whole, incomplete = answered_evaluations(inputs, split_settings)
         rejects += incomplete
         for evaluation, rows in whole.items():
-            yield evaluation, rows, _head(evaluation, rows, inputs, one)
+            yield evaluation, rows, _head(evaluation, rows, inputs, split_settings)
 
 
 def _radii(inputs: Inputs, evaluation: str) -> pl.DataFrame:
@@ -124,8 +124,8 @@ def _radii(inputs: Inputs, evaluation: str) -> pl.DataFrame:
 
 def _grounded(inputs: Inputs, rows: pl.DataFrame) -> pl.DataFrame:
     """What is known of the reasons of these answers; of several to a picture, of the first."""
-    found = inputs.frame("groundings").filter(pl.col("evaluation_id") == rows["evaluation_id"][0])
-    return found.join(rows.select("image_id").unique(), on="image_id", how="semi")
+    groundings = inputs.frame("groundings").filter(pl.col("evaluation_id") == rows["evaluation_id"][0])
+    return groundings.join(rows.select("image_id").unique(), on="image_id", how="semi")
 
 
 def _first_errors(rows: pl.DataFrame) -> dict[str, float]:
@@ -139,12 +139,12 @@ def score_rows(metrics: Sequence[Metric], head: Row) -> tuple[pl.DataFrame, pl.D
 
 
 def _score_rows(metrics: Sequence[Metric], head: Row) -> list[Row]:
-    found = []
+    rows = []
     for metric in metrics:
         row = metric.as_row()
         name = row.pop("name")
-        found.append({"id": f"{head['evaluation_id']}|{head['snapshot_id']}|{name}", **head, "metric": name, **row})
-    return found
+        rows.append({"id": f"{head['evaluation_id']}|{head['snapshot_id']}|{name}", **head, "metric": name, **row})
+    return rows
 
 
 def _head(evaluation: str, rows: pl.DataFrame, inputs: Inputs, settings: EvaluateSettings) -> Row:
@@ -155,31 +155,33 @@ def _head(evaluation: str, rows: pl.DataFrame, inputs: Inputs, settings: Evaluat
 
 def _metrics(rows: pl.DataFrame, settings: EvaluateSettings) -> list[Metric]:
     by_rule, times = _levels_by_rule(rows), repeats(rows)
-    found = summarize(errors(rows), by_rule, settings.resamples, settings.seed, times)
+    metrics = summarize(errors(rows), by_rule, settings.resamples, settings.seed, times)
     if settings.verifier:
         told = [json.loads(text or "{}") for text in rows["levels_json"]]
         for level, rule in by_rule.items():
-            by_model = np.array([bool((one.get(level) or {}).get("model")) for one in told])
+            by_model = np.array([bool((verdict.get(level) or {}).get("model")) for verdict in told])
             judged = ~np.isnan(rule)
             right = int(((rule == 1) | by_model)[judged].sum())
-            found.append(share(f"{level}_accuracy_with_model", right / times, int(judged.sum()) // times))
+            metrics.append(share(f"{level}_accuracy_with_model", right / times, int(judged.sum()) // times))
     if settings.geocode:
         by_address = summarize(_floats(rows["address_km"]), None, settings.resamples, settings.seed, times)
-        found += [Metric(f"address_{one.name}", one.value, one.low, one.high, one.n) for one in by_address]
+        metrics += [
+            Metric(f"address_{metric.name}", metric.value, metric.low, metric.high, metric.n) for metric in by_address
+        ]
     calls, successes = int(rows["tool_calls"].fill_null(0).sum()), int(rows["tool_successes"].fill_null(0).sum())
     called = int((rows["tool_calls"].fill_null(0) > 0).sum())
-    found.append(share("tool_rate", called / times, rows.height // times))
-    found.append(share("tool_success_rate", successes, calls))
+    metrics.append(share("tool_rate", called / times, rows.height // times))
+    metrics.append(share("tool_success_rate", successes, calls))
     for tool, used in _by_tool(rows).items():  # SpotAgent, figure 7a
-        found.append(share(f"{TOOL_RATE}{tool}", used / times, rows.height // times))
+        metrics.append(share(f"{TOOL_RATE}{tool}", used / times, rows.height // times))
     tokens = _floats(rows["prompt_tokens"]) + _floats(rows["completion_tokens"])
     for name, values in (
         ("tokens_mean", tokens),
         ("seconds_mean", _floats(rows["seconds"])),
         ("cost_usd_mean", _floats(rows["cost_usd"])),
     ):
-        found.append(_mean(name, values, settings, times))
-    return found
+        metrics.append(_mean(name, values, settings, times))
+    return metrics
 
 
 def _known_places(rows: pl.DataFrame, labels: pl.DataFrame) -> list[Metric]:
@@ -189,8 +191,8 @@ def _known_places(rows: pl.DataFrame, labels: pl.DataFrame) -> list[Metric]:
     """
     names = ("country", "region", "city")
     tested, trained = (
-        set(one.select(names).drop_nulls("city").iter_rows())
-        for one in (rows, labels.filter(pl.col("split") == "train"))
+        set(frame.select(names).drop_nulls("city").iter_rows())
+        for frame in (rows, labels.filter(pl.col("split") == "train"))
     )
     both = len(tested & trained)
     return [share("coverage", both, len(trained)), share("consistency", both, len(tested))]
@@ -223,13 +225,13 @@ def _mean(name: str, values: np.ndarray, settings: EvaluateSettings, times: int)
 
 def _levels_by_rule(rows: pl.DataFrame) -> dict[str, np.ndarray]:
     """Whether each answer has each level right, NaN where the truth has none."""
-    found = [
+    levels = [
         levels_by_rule(parse_answer(row["answer"]), Address(row["country"], row["region"], row["city"]))
         for row in rows.select("answer", "country", "region", "city").iter_rows(named=True)
     ]
-    told = {level: [one[level] for one in found] for level in LEVELS}
+    told = {level: [verdict[level] for verdict in levels] for level in LEVELS}
     return {
-        level: np.array([np.nan if one is None else float(one) for one in column]) for level, column in told.items()
+        level: np.array([np.nan if mark is None else float(mark) for mark in column]) for level, column in told.items()
     }
 
 
@@ -243,11 +245,11 @@ def slices(inputs: Inputs, settings: EvaluateSettings) -> tuple[pl.DataFrame, pl
             right = {level: verdict[mask] for level, verdict in levels.items()}
             # Attempts at one picture may differ in their tools: such a slice counts attempts.
             times = 1 if by == "tool_pattern" else repeats(rows)
-            found = summarize(km[mask], right, settings.resamples, settings.seed, times)
+            metrics = summarize(km[mask], right, settings.resamples, settings.seed, times)
             held = _grounded(inputs, rows.filter(mask))
-            found += grounding_metrics(held, _first_errors(rows.filter(mask)))
-            found += radius_metrics(radii.filter(pl.col("image_id").is_in(rows["image_id"].filter(mask).implode())))
-            for metric in found:
+            metrics += grounding_metrics(held, _first_errors(rows.filter(mask)))
+            metrics += radius_metrics(radii.filter(pl.col("image_id").is_in(rows["image_id"].filter(mask).implode())))
+            for metric in metrics:
                 if metric.name in _SLICED:
                     row = metric.as_row()
                     key = f"{evaluation}|{inputs.snapshot_id}|{by}|{name}|{row['name']}"
@@ -270,17 +272,17 @@ def _groups(rows: pl.DataFrame, radii: pl.DataFrame) -> list[tuple[str, str, np.
         "month": rows["month"],  # of the fresh benchmark: memorising shows as a gap between months
         "radius_group": rows.join(radii, on="image_id", how="left", maintain_order="left")["radius_group"],
     }
-    found = [
+    groups = [
         (by, str(name), (values == name).fill_null(False).to_numpy())
         for by, values in columns.items()
         for name in values.drop_nulls().unique().sort()
     ]
     scenes = [json.loads(text) if text else {} for text in rows["scenes_json"]]
-    for category in sorted({name for one in scenes for name in one}):
-        mask = np.array([one.get(category) == "yes" for one in scenes])
+    for category in sorted({name for scene in scenes for name in scene}):
+        mask = np.array([scene.get(category) == "yes" for scene in scenes])
         if mask.any():
-            found.append(("category", category, mask))
-    return found
+            groups.append(("category", category, mask))
+    return groups
 
 
 def pairs(inputs: Inputs, settings: EvaluateSettings) -> tuple[pl.DataFrame, pl.DataFrame]:
@@ -291,8 +293,8 @@ def pairs(inputs: Inputs, settings: EvaluateSettings) -> tuple[pl.DataFrame, pl.
         for second_id, second in whole[number + 1 :]:
             # Both have all pictures, in order; where one has several answers to each, they are columns.
             a, b = (errors(rows).reshape(-1, repeats(rows)) for rows in (first, second))
-            for one in compare(a, b, settings.resamples, settings.seed):
-                row = one.as_row()
+            for pair in compare(a, b, settings.resamples, settings.seed):
+                row = pair.as_row()
                 kept.append(
                     {
                         "id": f"{first_id}|{second_id}|{inputs.snapshot_id}|{row['metric']}",

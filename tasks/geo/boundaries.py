@@ -125,11 +125,11 @@ def runs(counts: Ints) -> tuple[Ints, Ints]:
 
 def build_index(borders: Segments) -> Index:
     """The lookup for the sides of polygons that form a coverage."""
-    found, start, owner = _by_square(borders)
+    squares, start, owner = _by_square(borders)
     crossed = np.full(ROWS * COLUMNS, -1, dtype=np.int32)
-    crossed[found] = np.arange(len(found))
+    crossed[squares] = np.arange(len(squares))
     pieces = borders.take(owner)
-    return Index(_base(borders), crossed, start, pieces, *_levels(found, start, pieces))
+    return Index(_base(borders), crossed, start, pieces, *_levels(squares, start, pieces))
 
 
 def _levels(squares: Ints, start: Ints, pieces: Segments) -> tuple[Ints, Floats, Ints]:
@@ -172,10 +172,10 @@ def _by_square(borders: Segments) -> tuple[Ints, Ints, Ints]:
     s = borders.take(which)
     box = []
     for a, b, limit in ((s.lat0 + 90, s.lat1 + 90, ROWS), (s.lon0 + 180, s.lon1 + 180, COLUMNS)):
-        one, two = (a + part / count * (b - a)) * 10, (a + (part + 1) / count * (b - a)) * 10
+        start_at, two = (a + part / count * (b - a)) * 10, (a + (part + 1) / count * (b - a)) * 10
         # A hair wider: what runs along the edge of a square is listed on both sides of it.
-        first = np.clip(np.minimum(one, two) - 1e-6, 0, limit - 1).astype(np.int64)
-        box += [first, np.clip(np.maximum(one, two) + 1e-6, 0, limit - 1).astype(np.int64) - first + 1]
+        first = np.clip(np.minimum(start_at, two) - 1e-6, 0, limit - 1).astype(np.int64)
+        box += [first, np.clip(np.maximum(start_at, two) + 1e-6, 0, limit - 1).astype(np.int64) - first + 1]
     row, rows, column, columns = box
     piece, step = runs(rows * columns)
     square = (row[piece] + step // columns[piece]) * COLUMNS + column[piece] + step % columns[piece]

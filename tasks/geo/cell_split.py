@@ -121,7 +121,7 @@ def _small_countries() -> list[_Small]:
         np.minimum.at(low[:, axis], of_ring, np.minimum.reduceat(line, shape.start[:-1]))
         np.maximum.at(high[:, axis], of_ring, np.maximum.reduceat(line, shape.start[:-1]))
     width_km = distance_km(low[:, 0], low[:, 1], high[:, 0], high[:, 1])
-    found = []
+    small = []
     for country in np.flatnonzero(
         (width_km <= NARROW * MOST_BUFFER_KM) & (np.floor(low) != np.floor(high)).any(axis=1)
     ):
@@ -138,8 +138,8 @@ def _small_countries() -> list[_Small]:
             # Of islets that no point of the grid meets, the outline stands for the land.
             lat, lon = (lat[own], lon[own]) if own.sum() >= PROBES else points.T
             inside = np.isin(cell_number(lat, lon), sorted(cells))
-            found.append(_Small(float(width_km[country]), cells, lat[inside], lon[inside]))
-    return found
+            small.append(_Small(float(width_km[country]), cells, lat[inside], lon[inside]))
+    return small
 
 
 def keeps_clear(lat: Floats, lon: Floats, splits: Splits, buffer_km: float) -> NDArray[np.bool_]:

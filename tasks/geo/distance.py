@@ -38,14 +38,14 @@ def distance_km(lat1: ArrayLike, lon1: ArrayLike, lat2: ArrayLike, lon2: ArrayLi
 
 def _many_km(arrays: Sequence[Floats]) -> Floats:
     """The distances of long columns: in pieces that fit a cache, on all cores, since NumPy releases the GIL."""
-    found = np.empty(len(arrays[0]))
+    distances = np.empty(len(arrays[0]))
 
     def fill(at: int) -> None:
-        found[at : at + _PIECE] = _array_km(*(array[at : at + _PIECE] for array in arrays))
+        distances[at : at + _PIECE] = _array_km(*(array[at : at + _PIECE] for array in arrays))
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        list(pool.map(fill, range(0, len(found), _PIECE)))
-    return found
+        list(pool.map(fill, range(0, len(distances), _PIECE)))
+    return distances
 
 
 def _array_km(lat1: Floats, lon1: Floats, lat2: Floats, lon2: Floats) -> Floats:

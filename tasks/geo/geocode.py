@@ -56,14 +56,14 @@ def find_places(query: str, limit: int = 5) -> list[Place]:
     if in_region:
         return in_region[:limit]
     if divisions and len(parts) == 1:  # `Maine, USA`: the state, and no town of that name elsewhere
-        return [_region(one) for one in sorted(divisions)][:limit]
-    return next((found for name in names if (found := _largest(name, code, set()))), [])[:limit]
+        return [_region(division) for division in sorted(divisions)][:limit]
+    return next((places for name in names if (places := _largest(name, code, set()))), [])[:limit]
 
 
 def _largest(name: str, code: str | None, divisions: set[str]) -> list[Place]:
     """The towns of a name, in these divisions or anywhere, the largest first."""
-    found = [place for place, division in _towns(name, code) if not divisions or division in divisions]
-    return sorted(found, key=lambda place: -place.people)
+    places = [place for place, division in _towns(name, code) if not divisions or division in divisions]
+    return sorted(places, key=lambda place: -place.people)
 
 
 @lru_cache(maxsize=100_000)
@@ -103,12 +103,12 @@ def _rows() -> list[tuple[str, float, float, float, str, str | None, str | None]
 @lru_cache(maxsize=300)
 def _by_name(country: str) -> tuple[dict[str, list[int]], dict[int, int]]:
     """Of a country's towns, the rows by folded name, and by GeoNames id."""
-    found: dict[str, list[int]] = defaultdict(list)
+    rows_by_name: dict[str, list[int]] = defaultdict(list)
     own = _table().with_row_index("row").filter(pl.col("country") == country)
     for row, *names in own.select("row", "name", "local").iter_rows():
         for form in {form for name in names if name for form in spellings(name)}:
-            found[form].append(row)
-    return dict(found), dict(own.select("city_id", "row").iter_rows())
+            rows_by_name[form].append(row)
+    return dict(rows_by_name), dict(own.select("city_id", "row").iter_rows())
 
 
 @lru_cache(maxsize=5_000)

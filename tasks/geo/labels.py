@@ -78,22 +78,22 @@ def _in_parts(lat: Floats, lon: Floats, place_km: float, shore_km: float) -> tup
     label, city = np.zeros(len(lat), dtype=np.int64), np.full(len(lat), -1, dtype=np.int64)
     shore, away = np.zeros(len(lat)), np.full(len(lat), np.nan)
 
-    def one(part: Ints) -> None:
+    def label_part(part: Ints) -> None:
         at_lat, at_lon = lat[part], lon[part]
-        found, from_land = index().label(at_lat, at_lon), np.zeros(len(part))
-        wet = np.flatnonzero(found == 0)
+        label_numbers, from_land = index().label(at_lat, at_lon), np.zeros(len(part))
+        wet = np.flatnonzero(label_numbers == 0)
         if wet.size and shore_km > 0:
-            found[wet], from_land[wet] = _nearest_shore(at_lat[wet], at_lon[wet], shore_km)
-        label[part], shore[part] = found, from_land
-        city[part], away[part] = _places(at_lat, at_lon, _country_of_label()[found], place_km)
+            label_numbers[wet], from_land[wet] = _nearest_shore(at_lat[wet], at_lon[wet], shore_km)
+        label[part], shore[part] = label_numbers, from_land
+        city[part], away[part] = _places(at_lat, at_lon, _country_of_label()[label_numbers], place_km)
 
     parts = [part for part in np.array_split(walk, max(len(lat) // PART, 1)) if len(part)]
     if len(parts) < 2:
         for part in parts:
-            one(part)
+            label_part(part)
     else:
         with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
-            list(pool.map(one, parts))
+            list(pool.map(label_part, parts))
     return label, shore, city, away
 
 
@@ -173,9 +173,9 @@ def _nearest_shore(lat: Floats, lon: Floats, most_km: float) -> tuple[Ints, Floa
     tree, owner, shore_lat, shore_lon = _shores()
     near = np.flatnonzero(_coastal(lat, lon, most_km))
     if near.size:
-        reach, found = tree.query(_unit(lat[near], lon[near]), distance_upper_bound=_chord(most_km))
+        reach, nearest = tree.query(_unit(lat[near], lon[near]), distance_upper_bound=_chord(most_km))
         hit = np.isfinite(reach)
-        at, source = near[hit], found[hit]
+        at, source = near[hit], nearest[hit]
         label[at] = owner[source]
         km[at] = distance_km(lat[at], lon[at], shore_lat[source], shore_lon[source])
     return label, km
@@ -231,10 +231,10 @@ def _reach(most_km: float) -> tuple[NDArray[np.bool_] | None, ...]:
     frame, (trees, _, _) = gazetteer(), _towns()
     towns_lat, towns_lon = frame["lat"].to_numpy(), frame["lon"].to_numpy()
     high = float(np.degrees(most_km / EARTH_RADIUS_KM))
-    found: list[NDArray[np.bool_] | None] = []
+    reaches: list[NDArray[np.bool_] | None] = []
     for (_, rows, _), (least, _) in zip(trees, NEAREST, strict=True):
         if least < MASKED_FROM or most_km > MASKED_KM:
-            found.append(None)
+            reaches.append(None)
             continue
         lat, lon = towns_lat[rows], towns_lon[rows]
         # The widest a circle around the town reaches, at its end nearest to a pole; 180 where it holds the pole.
@@ -249,8 +249,8 @@ def _reach(most_km: float) -> tuple[NDArray[np.bool_] | None, ...]:
         column = (west[town] + step % columns[town]) % COLUMNS
         near = np.zeros(ROWS * COLUMNS, dtype=bool)
         near[(row[town] + step // columns[town]) * COLUMNS + column] = True
-        found.append(near)
-    return tuple(found)
+        reaches.append(near)
+    return tuple(reaches)
 
 
 def _places(lat: Floats, lon: Floats, country: Ints, most_km: float) -> tuple[Ints, Floats]:
@@ -263,13 +263,13 @@ def _places(lat: Floats, lon: Floats, country: Ints, most_km: float) -> tuple[In
     points, mine, square = _unit(lat[land], lon[land]), country[land], square_of(lat[land], lon[land])
     best, chosen, chord = np.full(land.size, np.inf), np.full(land.size, -1, dtype=np.int64), np.zeros(land.size)
     for (tree, rows, neighbours), near in zip(trees, _reach(most_km), strict=True):
-        asked = np.arange(land.size) if near is None else np.flatnonzero(near[square])
-        if not asked.size:
+        wanted = np.arange(land.size) if near is None else np.flatnonzero(near[square])
+        if not wanted.size:
             continue
-        reach, found = tree.query(points[asked], k=[*range(1, neighbours + 1)], distance_upper_bound=_chord(most_km))
+        reach, nearest = tree.query(points[wanted], k=[*range(1, neighbours + 1)], distance_upper_bound=_chord(most_km))
         for column in range(neighbours):
-            hit = np.flatnonzero(found[:, column] < len(rows))
-            at, town, straight = asked[hit], rows[found[hit, column]], reach[hit, column]
+            hit = np.flatnonzero(nearest[:, column] < len(rows))
+            at, town, straight = wanted[hit], rows[nearest[hit, column]], reach[hit, column]
             score = np.maximum(2 * EARTH_RADIUS_KM * np.arcsin(straight / 2), CENTRE_KM) / radius[town]
             better = np.flatnonzero((score < best[at]) & (town_country[town] == mine[at]))
             to = at[better]

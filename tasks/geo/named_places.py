@@ -21,9 +21,9 @@ def nearest_named_km(name: str, country: str, lat: float, lon: float) -> float |
 def _by_name(country: str) -> dict[str, list[tuple[float, float]]]:
     """Folded name -> positions of the places of a country that bear it."""
     table = pl.concat([gazetteer().select("country", "lat", "lon"), place_names_table()], how="horizontal")
-    found: dict[str, list[tuple[float, float]]] = defaultdict(list)
+    points_by_name: dict[str, list[tuple[float, float]]] = defaultdict(list)
     own = table.filter(pl.col("country") == country)
     for lat, lon, *names in own.select("lat", "lon", "name", "local").iter_rows():
         for form in {form for name in names if name for form in spellings(name)}:
-            found[form].append((lat, lon))
-    return found
+            points_by_name[form].append((lat, lon))
+    return points_by_name

@@ -50,22 +50,22 @@ def spellings(name: str) -> frozenset[str]:
     """The folded ways to write one name: as it is, umlauts spelled out, `St.` as `Saint`, initials joined (`U.K.`),
     and without words such as `Province`."""
     # Written for the 350,000 names of all cities, of which nearly all have one spelling.
-    found = {fold(name)}
+    forms = {fold(name)}
     if not name.isascii():
         composed = unicodedata.normalize("NFC", name[:MAX_NAME]).casefold()
         if _UMLAUT.search(composed):
-            found.add(fold(composed.translate(_UMLAUTS)))
-    for folded in tuple(found):
+            forms.add(fold(composed.translate(_UMLAUTS)))
+    for folded in tuple(forms):
         words = folded.split(" ")
         if not _SHORT.keys().isdisjoint(words):
-            found.add(" ".join([_SHORT.get(word, word) for word in words]))
-        found.add(join_initials(folded))
-    for folded in tuple(found):
+            forms.add(" ".join([_SHORT.get(word, word) for word in words]))
+        forms.add(join_initials(folded))
+    for folded in tuple(forms):
         words = folded.split(" ")
         if not KINDS.isdisjoint(words):
-            found.add(" ".join([word for word in words if word not in KINDS]))
-    found.discard("")
-    return frozenset(found)
+            forms.add(" ".join([word for word in words if word not in KINDS]))
+    forms.discard("")
+    return frozenset(forms)
 
 
 def join_initials(folded: str) -> str:
@@ -116,11 +116,11 @@ def country_phrases() -> dict[str, str]:
     The words of seventy languages would find a country in any sentence: `Island` is Iceland in eight of them.
     """
     by_name = _countries()[0]
-    found = {form: code for form, code in by_name.items() if not form.isascii()}
+    phrases = {form: code for form, code in by_name.items() if not form.isascii()}
     for code, name, local in country_names_table().select("country", "name", "local").iter_rows():
         for text in (name, local, *COUNTRY_ALIASES.get(code, "").split(",")):
-            found.update(dict.fromkeys(spellings(text or "") & by_name.keys(), code))
-    return {form: by_name[form] for form in found if (len(form) > 3 or not form.isascii()) and form not in _COMMON}
+            phrases.update(dict.fromkeys(spellings(text or "") & by_name.keys(), code))
+    return {form: by_name[form] for form in phrases if (len(form) > 3 or not form.isascii()) and form not in _COMMON}
 
 
 @lru_cache(maxsize=20_000)
@@ -181,7 +181,7 @@ def _regions(code: str) -> dict[str, frozenset[str]]:
         for form in spellings(name):
             for alias in aliases.split(","):
                 index[fold(alias)] |= index.get(form, set())
-    return {form: frozenset(found) for form, found in index.items()}
+    return {form: frozenset(codes) for form, codes in index.items()}
 
 
 @lru_cache(maxsize=1)
@@ -192,7 +192,7 @@ def _region_countries() -> tuple[str, ...]:
 def region_divisions(name: str, code: str | None) -> set[str]:
     """The provinces and states that a text may name, of one country or of all."""
     codes = (code,) if code else _region_countries()
-    return {found for one in codes for form in spellings(name) for found in _regions(one).get(form, ())}
+    return {division for code in codes for form in spellings(name) for division in _regions(code).get(form, ())}
 
 
 @lru_cache(maxsize=50_000)
@@ -215,8 +215,8 @@ def region_names(name: str, country_code: str | None) -> frozenset[str]:
     code, forms = _code_of(country_code), spellings(name)
     if code is None:
         return forms
-    found = region_divisions(name, code)
-    return forms | {form for form, divisions in _regions(code).items() if divisions & found}
+    named_divisions = region_divisions(name, code)
+    return forms | {form for form, divisions in _regions(code).items() if divisions & named_divisions}
 
 
 @lru_cache(maxsize=5_000)
@@ -226,7 +226,7 @@ def longer_region_names(name: str, code: str) -> tuple[str, ...]:
     return tuple(
         form
         for form, divisions in _regions(code).items()
-        if not divisions & own and any(f" {one} " in f" {form} " for one in forms)
+        if not divisions & own and any(f" {own_form} " in f" {form} " for own_form in forms)
     )
 
 
@@ -264,7 +264,7 @@ def _cities(code: str, least: int = 0) -> tuple[dict[str, frozenset[int]], dict[
         names_of[city] = frozenset(others | spellings(names[0]))
         for form in others:
             largest[form] = max(largest.get(form, (0, 0)), (people, city))
-    index = {form: frozenset(found) for form, found in main.items()}
+    index = {form: frozenset(codes) for form, codes in main.items()}
     for form, (_, city) in largest.items():
         index[form] = index.get(form, frozenset()) | {city}
     return index, names_of
@@ -272,8 +272,13 @@ def _cities(code: str, least: int = 0) -> tuple[dict[str, frozenset[int]], dict[
 
 def cities_named(name: str, code: str | None) -> set[int]:
     """GeoNames ids of the cities of 15,000 people and more that a text may name."""
-    scope = [(code, 0)] if code else [(one, _KNOWN_ALONE) for one in sorted(_gazetteer())]
-    return {city for one, least in scope for form in spellings(name) for city in _cities(one, least)[0].get(form, ())}
+    scope = [(code, 0)] if code else [(country, _KNOWN_ALONE) for country in sorted(_gazetteer())]
+    return {
+        city
+        for country, least in scope
+        for form in spellings(name)
+        for city in _cities(country, least)[0].get(form, ())
+    }
 
 
 @lru_cache(maxsize=50_000)
@@ -285,7 +290,7 @@ def same_city(a: str, b: str, country_code: str | None = None) -> bool:
     forms = [_without_region(name, code) for name in (a, b)]
     if forms != [a, b] and spellings(forms[0]) & spellings(forms[1]):
         return True
-    return any(cities_named(one, code) & cities_named(two, code) for one, two in ((a, b), (forms[0], forms[1])))
+    return any(cities_named(first, code) & cities_named(two, code) for first, two in ((a, b), (forms[0], forms[1])))
 
 
 @lru_cache(maxsize=20_000)

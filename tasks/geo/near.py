@@ -39,40 +39,40 @@ def pairs_within(
     polar = np.cos(np.radians(np.minimum(np.abs(a_lat) + height, 90)))
     reach = np.sin(np.radians(height)) / np.maximum(polar, 1e-12)
     wide = np.where(reach >= 1, 180.0, np.degrees(np.arcsin(np.minimum(reach, 1)))) * (1 + 1e-9) + 1e-9
-    found: list[tuple[Ints, Ints]] = []
+    pairs: list[tuple[Ints, Ints]] = []
     for step in (-1, 0, 1):
         base = (a_band + step) * WIDE
         for around in (-360.0, 0.0, 360.0):  # around the meridian where longitudes wrap
             west, east = a_lon - wide + around, a_lon + wide + around
-            asked = np.flatnonzero((east >= 0) & (west < 360))
-            if around and not asked.size:
+            points = np.flatnonzero((east >= 0) & (west < 360))
+            if around and not points.size:
                 continue
-            low = np.searchsorted(key, base[asked] + np.clip(west[asked], 0, 360), side="left")
-            high = np.searchsorted(key, base[asked] + np.clip(east[asked], 0, 360), side="right")
-            found += _measured(asked, low, high - low, (a_lat, a_lon), (sorted_lat, sorted_lon), radius_km)
-    first = np.concatenate([one for one, _ in found]) if found else np.empty(0, np.int64)
-    second = np.concatenate([two for _, two in found]) if found else np.empty(0, np.int64)
+            low = np.searchsorted(key, base[points] + np.clip(west[points], 0, 360), side="left")
+            high = np.searchsorted(key, base[points] + np.clip(east[points], 0, 360), side="right")
+            pairs += _measured(points, low, high - low, (a_lat, a_lon), (sorted_lat, sorted_lon), radius_km)
+    first = np.concatenate([first_rows for first_rows, _ in pairs]) if pairs else np.empty(0, np.int64)
+    second = np.concatenate([two for _, two in pairs]) if pairs else np.empty(0, np.int64)
     first, second = walk[first], order[second]
     both = np.unique(first * len(b_lat) + second)
     return both // len(b_lat), both % len(b_lat)
 
 
 def _measured(
-    asked: Ints, low: Ints, count: Ints, a: tuple[Floats, Floats], b: tuple[Floats, Floats], radius_km: float
+    points: Ints, low: Ints, count: Ints, a: tuple[Floats, Floats], b: tuple[Floats, Floats], radius_km: float
 ) -> list[tuple[Ints, Ints]]:
     """The pairs of each stretch that are near enough, a chunk of candidates at a time."""
     some = np.flatnonzero(count > 0)
-    asked, low, count = asked[some], low[some], count[some]
+    points, low, count = points[some], low[some], count[some]
     ends = np.cumsum(count)
-    found, begin = [], 0
-    while begin < len(asked):
+    pairs, begin = [], 0
+    while begin < len(points):
         done = ends[begin - 1] if begin else 0
         end = max(int(np.searchsorted(ends, done + CHUNK, side="right")), begin + 1)
         part = count[begin:end]
         which = np.repeat(np.arange(begin, end), part)
         row = low[which] + np.arange(len(which)) - np.repeat(np.cumsum(part) - part, part)
-        point = asked[which]
+        point = points[which]
         near = distance_km(a[0][point], a[1][point], b[0][row], b[1][row]) <= radius_km
-        found.append((point[near], row[near]))
+        pairs.append((point[near], row[near]))
         begin = end
-    return found
+    return pairs

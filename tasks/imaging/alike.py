@@ -33,11 +33,11 @@ def look_alikes(pictures: pl.DataFrame, settings: DuplicatesSettings) -> list[Al
 
     Needs image_id, phash, phash_mirrored, embedding and the columns of `Patches`, all of which may be null.
     """
-    found = list(_by_the_whole(pictures, settings))
+    pairs = list(_by_the_whole(pictures, settings))
     if settings.by_parts:
-        known = {(pair.one, pair.two) for pair in found}
-        found += (pair for pair in _by_parts(pictures, settings) if (pair.one, pair.two) not in known)
-    return found
+        known = {(pair.one, pair.two) for pair in pairs}
+        pairs += (pair for pair in _by_parts(pictures, settings) if (pair.one, pair.two) not in known)
+    return pairs
 
 
 def _by_the_whole(pictures: pl.DataFrame, settings: DuplicatesSettings) -> Iterator[Alike]:
@@ -51,10 +51,10 @@ def _by_the_whole(pictures: pl.DataFrame, settings: DuplicatesSettings) -> Itera
     if settings.mirrored:
         marks.append((MIRRORED, hash_numbers(known["phash_mirrored"].to_list()), mirrored_embedding(vectors)))
     for reason, other, other_vectors in marks:
-        one, two = _pairs(plain, other if reason == MIRRORED else None, settings.hash_distance)
-        cosines = np.einsum("ij,ij->i", vectors[one], other_vectors[two])
-        bits = np.bitwise_count(plain[one] ^ other[two])
-        for a, b, cosine, differ in zip(one.tolist(), two.tolist(), cosines.tolist(), bits.tolist(), strict=True):
+        left, two = _pairs(plain, other if reason == MIRRORED else None, settings.hash_distance)
+        cosines = np.einsum("ij,ij->i", vectors[left], other_vectors[two])
+        bits = np.bitwise_count(plain[left] ^ other[two])
+        for a, b, cosine, differ in zip(left.tolist(), two.tolist(), cosines.tolist(), bits.tolist(), strict=True):
             if cosine >= settings.least_cosine:
                 first, second = sorted((ids[a], ids[b]))
                 yield Alike(first, second, reason, {"bits": int(differ), "cosine": round(float(cosine), 4)})
@@ -66,9 +66,9 @@ def _pairs(
     """Rows whose hashes are near; with `other`, a row of the first and one of the second."""
     if other is None:
         return near_pairs(plain, distance)
-    one, two = near_pairs(np.concatenate([plain, other]), distance)
-    across = (one < len(plain)) & (two >= len(plain)) & (one != two - len(plain))
-    return one[across], two[across] - len(plain)
+    first, two = near_pairs(np.concatenate([plain, other]), distance)
+    across = (first < len(plain)) & (two >= len(plain)) & (first != two - len(plain))
+    return first[across], two[across] - len(plain)
 
 
 def _by_parts(pictures: pl.DataFrame, settings: DuplicatesSettings) -> Iterator[Alike]:
@@ -91,8 +91,8 @@ def _by_parts(pictures: pl.DataFrame, settings: DuplicatesSettings) -> Iterator[
     seen: set[tuple[int, int]] = set()
     for reason in (NEAR, MIRRORED) if settings.mirrored else (NEAR,):
         mirrored = reason == MIRRORED
-        one, two = _pairs(plain[told], turned[told] if mirrored else None, settings.hash_distance)
-        pairs = np.unique(np.sort(np.stack([owner[told][one], owner[told][two]], axis=1), axis=1), axis=0)
+        first, two = _pairs(plain[told], turned[told] if mirrored else None, settings.hash_distance)
+        pairs = np.unique(np.sort(np.stack([owner[told][first], owner[told][two]], axis=1), axis=1), axis=0)
         for a, b in pairs[pairs[:, 0] != pairs[:, 1]].tolist():
             if (a, b) in seen:
                 continue

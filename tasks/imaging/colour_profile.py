@@ -36,12 +36,12 @@ def cmyk_as_rgb(picture: Image.Image) -> Image.Image:
     profile = picture.info.get("icc_profile")
     if profile and profile[16:20] == b"CMYK":
         try:
-            given = ImageCms.ImageCmsProfile(io.BytesIO(profile))
-            found = ImageCms.profileToProfile(picture, given, ImageCms.createProfile("sRGB"), outputMode="RGB")
+            source = ImageCms.ImageCmsProfile(io.BytesIO(profile))
+            converted = ImageCms.profileToProfile(picture, source, ImageCms.createProfile("sRGB"), outputMode="RGB")
         except (ImageCms.PyCMSError, OSError):
-            found = None
-        if found is not None:
-            return found
+            converted = None
+        if converted is not None:
+            return converted
     return picture.convert("RGB")
 
 

@@ -156,8 +156,8 @@ class Encoded:
         shrink = 1
         while least and shrink < 8 and min(self.facts.width / least[0], self.facts.height / least[1]) >= 2 * shrink:
             shrink *= 2
-        found = self._turbo("RGB", shrink) if self.mode in ("RGB", "L") else None
-        return _turned(_rgb(self._load()) if found is None else found, self.orientation)
+        decoded = self._turbo("RGB", shrink) if self.mode in ("RGB", "L") else None
+        return _turned(_rgb(self._load()) if decoded is None else decoded, self.orientation)
 
     def _turbo(self, colours: str, shrink: int) -> Pixels | None:
         """What libjpeg-turbo makes of it; none if it is not for it, or has a fault that Pillow must judge."""
@@ -196,15 +196,15 @@ def exif_of(picture: Image.Image) -> Image.Exif:
 
 
 def _orientation(data: bytes) -> int:
-    given = 1
+    orientation = 1
     for left_out in ((), PACKED) if data.startswith(SIGNATURE) else ((),):  # without texts, where these are broken
         try:
             header = io.BytesIO(png_header(data, left_out) or data)
-            given = exif_of(Image.open(header, formats=_FORMATS)).get(_ORIENTATION, 1)
+            orientation = exif_of(Image.open(header, formats=_FORMATS)).get(_ORIENTATION, 1)
             break
         except (OSError, SyntaxError, ValueError, TypeError, KeyError, struct.error):  # broken EXIF says nothing
             continue
-    return given if given in range(1, 9) else 1
+    return orientation if orientation in range(1, 9) else 1
 
 
 def _rgb(picture: Image.Image) -> Pixels:

@@ -57,9 +57,9 @@ def embedding_of(pixels: Pixels) -> NDArray[np.float32]:
             edges = np.bincount(direction[here].ravel(), weights=strength[here].ravel(), minlength=DIRECTIONS)
             colours = lab[here].reshape(-1, 3).mean(axis=0) - 0.5
             cells.append(np.concatenate([np.sqrt(edges / side), 2 * colours]))
-    found = np.concatenate(cells).astype(np.float32)
-    length = float(np.linalg.norm(found))
-    return found / length if length > 0 else np.full(DIMENSIONS, DIMENSIONS**-0.5, np.float32)
+    vector = np.concatenate(cells).astype(np.float32)
+    length = float(np.linalg.norm(vector))
+    return vector / length if length > 0 else np.full(DIMENSIONS, DIMENSIONS**-0.5, np.float32)
 
 
 def hash_numbers(hashes: list[str]) -> NDArray[np.uint64]:

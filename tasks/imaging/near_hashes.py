@@ -20,11 +20,11 @@ def near_pairs(hashes: ArrayLike, distance: int) -> tuple[Ints, Ints]:
     """Row numbers i < j of every pair of hashes that differ in at most `distance` bits, sorted."""
     if not 0 <= distance <= MOST_DISTANCE:
         raise ValueError(f"distance: given {distance}, allowed 0 to {MOST_DISTANCE} bits")
-    given = np.asarray(hashes, dtype=np.uint64).ravel()
+    values = np.asarray(hashes, dtype=np.uint64).ravel()
     # Equal hashes are one hash: a thousand black pictures are one comparison, not half a million.
-    distinct, of_row = np.unique(given, return_inverse=True)
-    one, two = _distinct_pairs(distinct, distance)
-    return _rows(of_row, len(distinct), one, two)
+    distinct, of_row = np.unique(values, return_inverse=True)
+    first, two = _distinct_pairs(distinct, distance)
+    return _rows(of_row, len(distinct), first, two)
 
 
 def _distinct_pairs(hashes: Unsigned, distance: int) -> tuple[Ints, Ints]:
@@ -32,14 +32,14 @@ def _distinct_pairs(hashes: Unsigned, distance: int) -> tuple[Ints, Ints]:
     if distance == 0 or count < 2:
         return np.empty(0, np.int64), np.empty(0, np.int64)
     edges = np.linspace(0, BITS, distance + 3).round().astype(int)
-    found: list[Ints] = []
+    pairs: list[Ints] = []
     for first, second in combinations(range(distance + 2), 2):
         key = _bits(hashes, edges[first], edges[first + 1]) << np.uint64(edges[second + 1] - edges[second])
         key |= _bits(hashes, edges[second], edges[second + 1])
         key = key.astype(np.uint32)
         order = np.argsort(key, kind="stable")
-        found.append(_in_runs(hashes[order], key[order], order, distance, count))
-    both = np.unique(np.concatenate(found))
+        pairs.append(_in_runs(hashes[order], key[order], order, distance, count))
+    both = np.unique(np.concatenate(pairs))
     return both // count, both % count
 
 
@@ -52,7 +52,7 @@ def _in_runs(hashes: Unsigned, key: NDArray[np.uint32], order: Ints, distance: i
     ends = np.flatnonzero(np.concatenate([key[1:] != key[:-1], [True]])) + 1
     sizes = np.diff(ends, prepend=0)
     left = np.repeat(ends, sizes) - np.arange(len(key))  # how many of its run stand from here on
-    found = []
+    pairs = []
     alive = np.arange(len(key))
     for step in range(1, int(sizes.max())):
         alive = alive[left[alive] > step]
@@ -60,26 +60,26 @@ def _in_runs(hashes: Unsigned, key: NDArray[np.uint32], order: Ints, distance: i
             break
         near = np.bitwise_count(hashes[alive] ^ hashes[alive + step]) <= distance
         if near.any():
-            one, two = order[alive[near]], order[alive[near] + step]
-            found.append(np.minimum(one, two) * count + np.maximum(one, two))
-    return np.concatenate(found) if found else np.empty(0, np.int64)
+            first, two = order[alive[near]], order[alive[near] + step]
+            pairs.append(np.minimum(first, two) * count + np.maximum(first, two))
+    return np.concatenate(pairs) if pairs else np.empty(0, np.int64)
 
 
-def _rows(of_row: Ints, distinct: int, one: Ints, two: Ints) -> tuple[Ints, Ints]:
+def _rows(of_row: Ints, distinct: int, first: Ints, two: Ints) -> tuple[Ints, Ints]:
     """Pairs of distinct hashes as pairs of rows, with all pairs of rows that share a hash."""
     rows = np.argsort(of_row, kind="stable")
     sizes = np.bincount(of_row, minlength=distinct)
     start = np.concatenate([[0], np.cumsum(sizes)[:-1]])
     several = np.flatnonzero(sizes > 1)
-    one, two = np.concatenate([one, several]), np.concatenate([two, several])
-    if not one.size:
+    first, two = np.concatenate([first, several]), np.concatenate([two, several])
+    if not first.size:
         return np.empty(0, np.int64), np.empty(0, np.int64)
-    count = sizes[one] * sizes[two]
-    which = np.repeat(np.arange(len(one)), count)
+    count = sizes[first] * sizes[two]
+    which = np.repeat(np.arange(len(first)), count)
     step = np.arange(len(which)) - np.repeat(np.cumsum(count) - count, count)
-    left = rows[start[one[which]] + step // sizes[two[which]]]
+    left = rows[start[first[which]] + step // sizes[two[which]]]
     right = rows[start[two[which]] + step % sizes[two[which]]]
-    kept = (one[which] != two[which]) | (left < right)
+    kept = (first[which] != two[which]) | (left < right)
     left, right = left[kept], right[kept]
     low, high = np.minimum(left, right), np.maximum(left, right)
     turn = np.lexsort((high, low))

@@ -57,11 +57,11 @@ _OTHER = frozenset({"cylindrical"})  # what may be said instead of equirectangul
 
 def xmp_of(picture: Image.Image) -> bytes:
     """The XMP of an opened header."""
-    found = picture.info.get("xmp") or picture.info.get("XML:com.adobe.xmp") or b""
-    return (found.encode("utf-8", "replace") if isinstance(found, str) else bytes(found))[:_XMP_LIMIT]
+    packet = picture.info.get("xmp") or picture.info.get("XML:com.adobe.xmp") or b""
+    return (packet.encode("utf-8", "replace") if isinstance(packet, str) else bytes(packet))[:_XMP_LIMIT]
 
 
-def said(xmp: bytes, name: bytes) -> str | None:
+def xmp_value(xmp: bytes, name: bytes) -> str | None:
     """A GPano value, as an attribute or as an element. Looked up, not parsed: XML from outside may be hostile."""
     match = re.search(rb"GPano:" + name + rb"(?:\s*=\s*[\"']([^\"'<>]{1,60})[\"']|>([^<>]{1,60})<)", xmp)
     return (match[1] or match[2]).decode("utf-8", "replace") if match else None
@@ -77,7 +77,7 @@ def refuse_part(data: bytes) -> None:
         xmp = xmp_of(Image.open(io.BytesIO(png_header(data) or data), formats=["JPEG", "PNG"]))
     except Exception:  # noqa: BLE001 - damaged metadata makes Pillow raise anything; decoding judges the picture
         return
-    projection = (said(xmp, b"ProjectionType") or "").strip()
+    projection = (xmp_value(xmp, b"ProjectionType") or "").strip()
     if projection.casefold() in _OTHER:
         raise BadImage("not_equirectangular", f"its metadata says that it is {projection.casefold()}")
     full = [_pixels(xmp, b"FullPano%sPixels" % side) for side in (b"Width", b"Height")]
@@ -93,7 +93,7 @@ def refuse_part(data: bytes) -> None:
 
 def _pixels(xmp: bytes, name: bytes) -> float | None:
     try:
-        number = float(said(xmp, name) or "")
+        number = float(xmp_value(xmp, name) or "")
     except ValueError:
         return None
     return number if math.isfinite(number) and number > 0 else None

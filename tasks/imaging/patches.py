@@ -41,7 +41,7 @@ class Patches:
     @classmethod
     def of_row(cls, row: dict[str, Any]) -> Self:
         """As they were stored."""
-        return cls(**{one.name: row[one.name] for one in fields(cls)})
+        return cls(**{field.name: row[field.name] for field in fields(cls)})
 
     def grey(self) -> NDArray[np.float32]:
         """The thumbnail as a picture."""
@@ -55,8 +55,8 @@ def patches_of(pixels: Pixels) -> Patches:
     scale = SIDE / max(height, width)
     size = max(1, round(width * scale)), max(1, round(height * scale))
     grey = cv2.cvtColor(cv2.resize(pixels, size, interpolation=cv2.INTER_AREA), cv2.COLOR_RGB2GRAY)
-    found = cv2.SIFT.create(contrastThreshold=0.02, edgeThreshold=12).detect(grey, None)
-    strongest = sorted(found, key=lambda one: -one.response * one.size**0.5)
+    keypoints = cv2.SIFT.create(contrastThreshold=0.02, edgeThreshold=12).detect(grey, None)
+    strongest = sorted(keypoints, key=lambda keypoint: -keypoint.response * keypoint.size**0.5)
     plain, turned, places = [], [], list[float]()
     seen: set[tuple[int, ...]] = set()
     for corner in strongest:
@@ -79,7 +79,7 @@ def patches_of(pixels: Pixels) -> Patches:
             break
     aspect = height / width
     small = cv2.resize(grey, _thumbnail_size(aspect), interpolation=cv2.INTER_AREA)
-    return Patches(plain, turned, places, [int(one) for one in small.ravel()], aspect)
+    return Patches(plain, turned, places, [int(value) for value in small.ravel()], aspect)
 
 
 def _thumbnail_size(aspect: float) -> tuple[int, int]:
@@ -88,44 +88,48 @@ def _thumbnail_size(aspect: float) -> tuple[int, int]:
     return max(8, round(THUMBNAIL / longer)), max(8, round(THUMBNAIL * aspect / longer))
 
 
-def correlation_of_copies(one: Patches, two: Patches, mirrored: bool, distance: int) -> float:
+def correlation_of_copies(left: Patches, two: Patches, mirrored: bool, distance: int) -> float:
     """How well one picture, moved onto the other, correlates with it: 1 for a copy, 0 where none fits."""
-    hashes = hash_numbers(one.patches), hash_numbers(two.patches_mirrored if mirrored else two.patches)
+    hashes = hash_numbers(left.patches), hash_numbers(two.patches_mirrored if mirrored else two.patches)
     if not hashes[0].size or not hashes[1].size:
         return 0.0
     bits = np.bitwise_count(hashes[0][:, None] ^ hashes[1][None])
     pairs = np.argwhere(bits <= distance)
     pairs = pairs[np.argsort(bits[pairs[:, 0], pairs[:, 1]], kind="stable")][:3]
-    first, second = one.grey(), two.grey()
+    first, second = left.grey(), two.grey()
     places = np.array(two.patch_places, np.float64).reshape(-1, 3)
     if mirrored:
         second = np.ascontiguousarray(second[:, ::-1])
         places[:, 0] = 1 - places[:, 0]
-    own = np.array(one.patch_places, np.float64).reshape(-1, 3)
-    around = abs(one.aspect - 0.5) < WRAPS and abs(two.aspect - 0.5) < WRAPS
+    own = np.array(left.patch_places, np.float64).reshape(-1, 3)
+    around = abs(left.aspect - 0.5) < WRAPS and abs(two.aspect - 0.5) < WRAPS
     return max((_aligned(first, second, own[a], places[b], around) for a, b in pairs.tolist()), default=0.0)
 
 
 def _aligned(
-    one: NDArray[np.float32], two: NDArray[np.float32], at: NDArray[np.float64], there: NDArray[np.float64], wraps: bool
+    first: NDArray[np.float32],
+    two: NDArray[np.float32],
+    at: NDArray[np.float64],
+    there: NDArray[np.float64],
+    wraps: bool,
 ) -> float:
     """The correlation of the thumbnails, the place `at` of the first moved onto the place `there` of the second."""
-    scale = there[2] / at[2] * two.shape[1] / one.shape[1]
-    if wraps and abs(there[2] / at[2] - 1) < 0.15 and one.shape == two.shape:
+    scale = there[2] / at[2] * two.shape[1] / first.shape[1]
+    if wraps and abs(there[2] / at[2] - 1) < 0.15 and first.shape == two.shape:
         # A panorama closes around: a part that left on one side came back on the other.
-        one = np.roll(one, round((there[0] - at[0]) * one.shape[1]), axis=1)
+        first = np.roll(first, round((there[0] - at[0]) * first.shape[1]), axis=1)
         at, scale = np.array([there[0], at[1], at[2]]), 1.0
-    shift = there[:2] * two.shape[1] - scale * at[:2] * one.shape[1]
+    shift = there[:2] * two.shape[1] - scale * at[:2] * first.shape[1]
     warp = np.array([[scale, 0, shift[0]], [0, scale, shift[1]]], np.float32)
     mask = np.zeros(two.shape, np.uint8)
     rows, columns = (max(1, round(EDGE * side)) for side in two.shape)
     mask[rows:-rows, columns:-columns] = 255
     stop = cv2.TERM_CRITERIA_EPS | cv2.TERM_CRITERIA_COUNT, 60, 1e-4
     try:
-        found, moved = cv2.findTransformECC(one, two, warp, cv2.MOTION_AFFINE, stop, mask, 3)
+        correlation, moved = cv2.findTransformECC(first, two, warp, cv2.MOTION_AFFINE, stop, mask, 3)
     except cv2.error:  # it does not converge: they do not fit
         return 0.0
-    return float(found) if _is_copy(np.asarray(moved, np.float64), one.shape, mask) else 0.0
+    return float(correlation) if _is_copy(np.asarray(moved, np.float64), first.shape, mask) else 0.0
 
 
 def _is_copy(warp: NDArray[np.float64], shape: tuple[int, ...], mask: NDArray[np.uint8]) -> bool:

@@ -43,9 +43,9 @@ class View:
 
     def __post_init__(self) -> None:
         for name in ("yaw", "pitch", "fov", "roll"):
-            given = getattr(self, f"{name}_deg")
-            if not math.isfinite(given):
-                raise ValueError(f"{name} {given} is not a number of degrees")
+            value = getattr(self, f"{name}_deg")
+            if not math.isfinite(value):
+                raise ValueError(f"{name} {value} is not a number of degrees")
         if not -90 <= self.pitch_deg <= 90:
             raise ValueError(f"pitch {self.pitch_deg:g} is not between -90 (straight down) and 90 (straight up)")
         if not MIN_FOV <= self.fov_deg <= MAX_FOV:

@@ -48,7 +48,7 @@ def measure(picture: Encoded) -> tuple[Quality, Pixels]:
     pixels = np.asarray(pixels, dtype=np.uint8)
     grey = _grey(pixels)
     sky, road = _sky_and_road(np.asarray(cv2.resize(pixels, SMALL, interpolation=cv2.INTER_AREA), dtype=np.uint8))
-    found = Quality(
+    quality = Quality(
         width=facts.width,
         height=facts.height,
         blur=blur_of(grey),
@@ -62,7 +62,7 @@ def measure(picture: Encoded) -> tuple[Quality, Pixels]:
         sky_share=sky,
         road_share=road,
     )
-    return found, pixels
+    return quality, pixels
 
 
 def _grey(pixels: Pixels) -> NDArray[np.uint8]:
@@ -71,7 +71,7 @@ def _grey(pixels: Pixels) -> NDArray[np.uint8]:
 
 def blur_of(grey: NDArray[np.uint8]) -> float:
     """How little a second blur takes away (Crete, Dolmiere, Ladret and Nicolas 2007): 0 sharp, 1 blurred or empty."""
-    found = []
+    variances = []
     for across in (True, False):
         line = grey.astype(np.float32) if across else grey.T.astype(np.float32)
         if line.shape[1] < 3:
@@ -80,8 +80,8 @@ def blur_of(grey: NDArray[np.uint8]) -> float:
         steps, soft_steps = np.abs(np.diff(line, axis=1)), np.abs(np.diff(softened, axis=1))
         total = float(steps.sum())
         lost = float(np.maximum(steps - soft_steps, 0).sum())
-        found.append((total - lost) / total if total > 0 else 1.0)
-    return max(found)
+        variances.append((total - lost) / total if total > 0 else 1.0)
+    return max(variances)
 
 
 def _blockiness(grey: NDArray[np.uint8]) -> float:

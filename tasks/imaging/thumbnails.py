@@ -39,8 +39,8 @@ def _answers(jobs: Sequence[Job], side_px: int) -> list[bool]:
     command = [sys.executable, "-m", __name__, str(side_px)]
     paths = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     environment = {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}
-    asked = "".join(f"{sha256}\t{picture}\t{target}\n" for sha256, picture, target in jobs)
-    done = subprocess.run(command, input=asked.encode(), stdout=subprocess.PIPE, env=environment, check=True)
+    lines = "".join(f"{sha256}\t{picture}\t{target}\n" for sha256, picture, target in jobs)
+    done = subprocess.run(command, input=lines.encode(), stdout=subprocess.PIPE, env=environment, check=True)
     answer = [line == b"1" for line in done.stdout.split()]
     if len(answer) != len(jobs):
         raise RuntimeError(f"{len(jobs)} small pictures were asked for, {len(answer)} answered")

@@ -15,7 +15,7 @@ from tasks.ingest.refusal import TableRefused
 from tasks.ingest.rows import of_dataset
 from tasks.ingest.stage import NAME
 from tasks.lake import Commit, Lake
-from tasks.runtime.identity import code_version, new_run_id
+from tasks.runtime.items.identity import code_version, new_run_id
 from tasks.services.errors import safe_text
 
 MOST_MAY_LEAVE = 0.5  # of a dataset's photos, without a word from the user
@@ -40,46 +40,31 @@ def check_successor(lake: Lake, dataset: str, batches: Iterable[pl.DataFrame], f
     have = lake.collect("images", mine)
     if have.height < FEW:
         return
-    kept, refused, first, moved, moved_first = 0, 0, "", 0, ""
+    kept = refused = moved = 0
+    first = ""
     for batch in batches:
-        met = batch.select("row", "id", "source_id", "lat", "lon", "refusal").join(
-            have, on="id", suffix="_there", maintain_order="left"
-        )
+        met = batch.join(have, on="id", suffix="_there", maintain_order="left")
         bad = met.filter(pl.col("refusal").is_not_null())
         good = met.filter(pl.col("refusal").is_null())
         away = distance_km(*(good[name].to_numpy() for name in ("lat", "lon", "lat_there", "lon_there")))
         elsewhere = good.filter(pl.Series(away > MOVED_KM, dtype=pl.Boolean))
         refused, moved = refused + bad.height, moved + elsewhere.height
         kept += good.height - elsewhere.height
-        if bad.height and not first:
-            why = json.loads(bad["refusal"][0])
-            first = (
-                f"{word} {bad['row'][0]}, {why['reason']}: {why['column']} {why.get('given', '')!r} {why['problem']}"
-            )
-        if elsewhere.height and not moved_first:
-            one = elsewhere.row(0, named=True)
-            moved_first = (
-                f"{word} {one['row']}, {safe_text(one['source_id'], limit=60)}: {one['lat']:g}, {one['lon']:g}, in the "
-                f"lake {one['lat_there']:g}, {one['lon_there']:g}"
-            )
+        for row in bad.head(1).iter_rows(named=True):
+            why = json.loads(row["refusal"])
+            problem = f"{why['reason']}: {why['column']} {why.get('given', '')!r} {why['problem']}"
+            first = first or f"{word} {row['row']}, {problem}"
+        for row in elsewhere.head(1).iter_rows(named=True):
+            there = f"{row['lat']:g}, {row['lon']:g}, in the lake {row['lat_there']:g}, {row['lon_there']:g}"
+            first = first or f"{word} {row['row']}, {safe_text(row['source_id'], limit=60)}: {there}"
     leaving = have.height - kept
-    if leaving <= MOST_MAY_LEAVE * have.height:
-        return
-    start = f"{file}: dataset '{dataset}' of this lake has {have.height:,} photos, and"
-    if refused * 2 > leaving:
+    if leaving > MOST_MAY_LEAVE * have.height:
         raise TableRefused(
-            f"{start} {leaving:,} of them would leave it, most because their rows are refused now (first: {first}); "
-            "correct the file, or add --replace to let them go"
+            f"{file}: dataset '{dataset}' of this lake has {have.height:,} photos, and {leaving:,} of them would leave "
+            f"it: {refused:,} are refused now, {moved:,} of the same id were taken elsewhere, "
+            f"{leaving - refused - moved:,} are not in this file{first and f' (first: {first})'}; correct the file, "
+            "give another dataset another --name, or add --replace to let them go"
         )
-    if moved * 2 > leaving:
-        raise TableRefused(
-            f"{start} {moved:,} of them would give way to photos of the same id taken elsewhere (first: {moved_first})"
-            "; if it is another dataset give it another --name, if positions were corrected add --replace"
-        )
-    raise TableRefused(
-        f"{start} {leaving - refused - moved:,} of them are not in this file; if it is another dataset give it another "
-        "--name, if it is a new version add --replace"
-    )
 
 
 def photos_in_lake(lake: Lake, item_ids: pl.DataFrame) -> pl.DataFrame:

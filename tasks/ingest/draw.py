@@ -15,9 +15,9 @@ import polars as pl
 from schemas.settings.ingest import IngestSettings
 from tasks.geo.boundaries import country_of
 from tasks.geo.cell_split import cell_number
+from tasks.ingest.fields import read_degrees, row_id
 from tasks.ingest.layouts import held_out_split, listed
 from tasks.ingest.refusal import TableRefused
-from tasks.ingest.row_equality import read_degrees, row_id
 from tasks.ingest.survey import Survey
 
 

@@ -17,10 +17,6 @@ from tasks.lake.names import KEY_FILE
 COLUMNS = ("path", "lat", "lon")
 JPEGS = (".jpg", ".jpeg", ".jpe", ".jfif")
 PICTURES = (*JPEGS, ".png", ".heic", ".heif", ".hif")
-OTHER_PICTURES = (
-    *(".webp", ".avif", ".gif", ".tif", ".tiff", ".bmp", ".jxl", ".jp2", ".insp"),
-    *(".dng", ".cr2", ".cr3", ".nef", ".arw", ".orf", ".rw2", ".raf", ".pef", ".srw", ".raw"),  # raw, of cameras
-)
 HEAD_BYTES = 1_000_000  # of a JPEG: its metadata stands before its pixels
 MOST_BYTES = 64_000_000  # of any other picture
 
@@ -38,8 +34,8 @@ def folder_rows(root: Path) -> tuple[pl.DataFrame, list[tuple[int, Refusal]], tu
         if isinstance(head, Refusal):
             bad.append((number, head))
             continue
-        lat, lon = _position(head)
-        rows.append((number, name, lat, lon))
+        tags = read_tags(head)
+        rows.append((number, name, *(None if value is None else f"{value:.7f}" for value in (tags.lat, tags.lon))))
     schema = {"row": pl.Int64, **dict.fromkeys(COLUMNS, pl.String)}
     notes = tuple(
         f"{count:,} files {ending} are left out: JPEG, PNG and HEIC are taken"
@@ -49,29 +45,17 @@ def folder_rows(root: Path) -> tuple[pl.DataFrame, list[tuple[int, Refusal]], tu
 
 
 def _pictures_in(root: Path) -> tuple[list[str], Counter[str]]:
-    """The relative paths of all pictures, in order, and how many files of other kinds of pictures there are."""
+    """The relative paths of all pictures, in order, and how many other files there are, by their ending."""
     names, others = [], Counter[str]()
     for at, folders, files in os.walk(root, followlinks=False):
-        folders[:] = sorted(one for one in folders if not one.startswith(".") and not _is_lake(Path(at, one)))
+        # A lake may lie in the very folder that is brought in: its pictures came from elsewhere.
+        folders[:] = [name for name in folders if not name.startswith(".") and not Path(at, name, KEY_FILE).exists()]
         for file in files:
             ending = Path(file).suffix.casefold()
             if file.startswith("."):
                 continue
             if ending in PICTURES:
                 names.append(Path(at, file).relative_to(root).as_posix())
-            elif ending in OTHER_PICTURES:
+            elif ending:
                 others[ending] += 1
     return sorted(names), others
-
-
-def _is_lake(folder: Path) -> bool:
-    """Whether its pictures came from elsewhere: a lake may lie in the very folder that is brought in."""
-    return (folder / KEY_FILE).exists()
-
-
-def _position(data: bytes) -> tuple[str | None, str | None]:
-    """Latitude and longitude as text. What cannot be a position stands as it is, so that the row's checks name it."""
-    tags = read_tags(data)
-    if tags.lat is not None and tags.lon is not None:
-        return f"{tags.lat:.7f}", f"{tags.lon:.7f}"
-    return tags.bad_position or (None, None)

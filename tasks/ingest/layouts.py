@@ -22,6 +22,9 @@ class Layout:
     licence: str | None = None  # of the whole dataset, where it has one
     attribution: str | None = None
     needed: tuple[str, ...] = ("id", "lat", "lon")
+    marks: tuple[str, ...] = ()  # columns that tell it from other tables,
+    least_marks: int = 2  # so many of them at least
+    file_name: str = ""  # a pattern that tells it from others with the same columns
     encoded: tuple[str, ...] = ()  # columns written as in an address: + and %20 for a space
     headless: Mapping[int, tuple[str, ...]] = field(default_factory=dict)  # columns by their number, without header
 
@@ -61,7 +64,7 @@ PLAIN = Layout(
 
 # Photos of Flickr, by their names in the archives. What a user adds to such a table under the plain layout's names
 # counts as it does there; scene labels and their probabilities are not read.
-_FLICKR = {**PLAIN.columns, "id": ("img_id", "name")}
+_FLICKR = {**PLAIN.columns, "id": ("img_id",)}
 
 MP16_PRO = Layout(
     "mp16-pro",
@@ -70,6 +73,7 @@ MP16_PRO = Layout(
     # The table says ab/cd/123.jpg; archives hold ab_cd_123.jpg, and there are copies of both the other way round.
     files=("{id}", "{flat}", "{deep}"),
     purpose="training",
+    file_name=r"(?<![a-z0-9])mp[-_ ]?16",
 )
 
 _YFCC100M = (
@@ -86,6 +90,7 @@ IM2GPS3K = Layout(
     in_subfolders=True,
     split="benchmark",
     purpose="benchmark",
+    file_name="im2gps",
 )
 
 YFCC4K = Layout(
@@ -93,7 +98,7 @@ YFCC4K = Layout(
     "IMG_ID, LAT, LON and scene labels; or the 25 tab-separated columns of YFCC100M without a header",
     {
         **_FLICKR,
-        "id": ("img_id", "name", "photo_id"),
+        "id": ("img_id", "photo_id"),
         "creator": (*PLAIN.columns["creator"], "user"),
         "captured_at": (*PLAIN.columns["captured_at"], "date_taken"),
         "url": ("download_url", *PLAIN.columns["url"]),
@@ -103,6 +108,7 @@ YFCC4K = Layout(
     split="benchmark",
     purpose="benchmark",
     encoded=("user",),
+    file_name="yfcc[-_ ]?4k",
     headless={25: _YFCC100M, 24: _YFCC100M[1:]},
 )
 
@@ -120,6 +126,7 @@ OSV5M = Layout(
     },
     files=("{id}.jpg",),
     in_subfolders=True,  # images/train/00/123.jpg
+    marks=("thumb_original_url", "creator_username", "quadtree_10_1000", "lon_bin", "drive_side", "unique_country"),
     licence="CC BY-SA 4.0",
     attribution="Image {id} by {creator} on Mapillary, {licence}",
 )
@@ -131,6 +138,7 @@ GEOCOMP = Layout(
     {**PLAIN.columns, "id": ("panoid", "pano_id"), "country": ("nation",)},
     files=("{id}.jpg", "{id}.png"),
     in_subfolders=True,  # of the countries
+    marks=("panoid", "nation"),
 )
 
 IMAGEO_2 = Layout(
@@ -140,6 +148,8 @@ IMAGEO_2 = Layout(
     {**{name: names for name, names in PLAIN.columns.items() if name != "url"}, "id": ("image_id",)},
     files=("{id}.jpg", "{id}.png", "{id}"),
     in_subfolders=True,
+    marks=("image_id", "gmap_id", "address"),
+    least_marks=3,
 )
 
 STREET_VIEW_TEXT = Layout(
@@ -148,6 +158,7 @@ STREET_VIEW_TEXT = Layout(
     {**PLAIN.columns, "id": ("imagename", "image_name")},
     files=("{id}",),  # img/14_03.jpg
     in_subfolders=True,
+    marks=("imagename", "address"),
     split="benchmark",
     purpose="benchmark",
 )

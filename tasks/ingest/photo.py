@@ -3,14 +3,16 @@
 import contextlib
 import hashlib
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
+from PIL import Image
+
 from schemas.settings.ingest import PictureRules
 from tasks.geo.distance import distance_km
-from tasks.imaging.decode import MAX_DECODED_PIXELS, BadImage, Encoded, ImageFacts
+from tasks.imaging.decode import BadImage, Encoded, ImageFacts
 from tasks.imaging.heic import heic_as_jpeg, heic_size, is_heic
 from tasks.imaging.images import equirectangular
 from tasks.imaging.metadata import cleaned
@@ -35,46 +37,23 @@ class Photo:
     notes: list[str] = field(default_factory=list)
 
 
-class PixelSemaphore:
-    """How many pixels may be decoded at once in a process: a semaphore for threads, first come, first served.
-
-    A file of a megabyte may hold a hundred million pixels, and each costs up to 16 bytes while it is worked on. Rows
-    are worked on several at a time, so it is their sum that must be bounded.
-    """
-
-    def __init__(self, pixels: int) -> None:
-        self._most = pixels
-        self._taken = 0
-        self._turn = threading.Lock()
-        self._freed = threading.Condition()
-
-    @contextlib.contextmanager
-    def acquire(self, pixels: int) -> Iterator[None]:
-        """Hold this many pixels while the block runs; a request above the total gets the total."""
-        wanted = min(pixels, self._most)
-        with self._turn, self._freed:
-            self._freed.wait_for(lambda: self._taken + wanted <= self._most)
-            self._taken += wanted
-        try:
-            yield
-        finally:
-            with self._freed:
-                self._taken -= wanted
-                self._freed.notify_all()
+# A file of a megabyte may hold two hundred million pixels, and each costs up to 16 bytes while it is worked on. Of the
+# pictures that a process works on at a time, one may be large.
+LARGE_PIXELS = 40_000_000
+_ONE_LARGE = threading.Lock()
 
 
-PIXELS = PixelSemaphore(MAX_DECODED_PIXELS)  # of this process: the largest picture alone, or many usual ones
+def _decoding(pixels: int) -> contextlib.AbstractContextManager[Any]:
+    return _ONE_LARGE if pixels > LARGE_PIXELS else contextlib.nullcontext()
 
 
-def prepare(
-    data: bytes, item: Mapping[str, Any], rules: PictureRules, pixels: PixelSemaphore = PIXELS
-) -> Photo | Refusal:
-    """The picture to store for a row, every pixel of which was decoded once. Waits until its pixels may be decoded."""
+def prepare(data: bytes, item: Mapping[str, Any], rules: PictureRules) -> Photo | Refusal:
+    """The picture to store for a row, every pixel of which was decoded once. Waits while another large one is."""
     original = data
     try:
         if is_heic(data):
             width, height = heic_size(data)
-            with pixels.acquire(width * height):
+            with _decoding(width * height):
                 data = heic_as_jpeg(data)
         picture = Encoded.open(data)  # before its tags are read: its size may forbid to look any further
         tags = read_tags(data)
@@ -90,7 +69,7 @@ def prepare(
             if taken_at is None:
                 taken_at = tags.taken_local.replace(tzinfo=UTC)
                 notes.append("captured_at_is_local_time")
-        with pixels.acquire(picture.facts.width * picture.facts.height):
+        with _decoding(picture.facts.width * picture.facts.height):
             stored, facts = _stored(data, kind, stays, rules)
     except BadImage as error:
         return _refusal_of(error, data)
@@ -122,32 +101,22 @@ def _stored(data: bytes, kind: str, stays: bool, rules: PictureRules) -> tuple[b
     return stored, facts
 
 
-# What the first bytes of other formats look like: named, so that such a file is not taken for damaged.
-_MAGIC = (
-    (b"BM", "BMP"),
-    (b"II*\0", "TIFF or a camera's raw format"),
-    (b"MM\0*", "TIFF or a camera's raw format"),
-    (b"%PDF", "PDF"),
-    (b"\xff\x0a", "JPEG XL"),
-    (b"\0\0\0\x0cJXL ", "JPEG XL"),
-    (b"\0\0\0\x0cjP  ", "JPEG 2000"),
-    (b"8BPS", "Photoshop"),
-    (b"<svg", "SVG"),
-)
-
-
 def _refusal_of(error: BadImage, data: bytes) -> Refusal:
     if error.kind == "too_large":
         return Refusal("decompression_bomb", error.detail)
     if error.kind == "not_an_image":
-        other = next((name for magic, name in _MAGIC if data.startswith(magic)), None)
-        if data[4:8] == b"ftyp":
-            other = {b"avif": "AVIF", b"avis": "AVIF"}.get(data[8:12], "a video or another kind of HEIF")
-        if other:
-            return Refusal("unsupported_format", f"{other}; JPEG, PNG and HEIC are taken")
         if not data:
             return Refusal("truncated", "the file is empty")
+        if other := _other_format(data):
+            return Refusal("unsupported_format", f"{other}; JPEG, PNG and HEIC are taken")
     return Refusal(error.kind, error.detail)
+
+
+def _other_format(data: bytes) -> str | None:
+    """What Pillow takes its first bytes for, without opening it; TIFF stands for cameras' raw formats too."""
+    Image.init()
+    accepted = ((name, accept(data[:16])) for name, (_, accept) in Image.OPEN.items() if accept)
+    return next((name for name, answer in accepted if answer is True), None)
 
 
 def _refused_for_tags(tags: Tags, item: Mapping[str, Any], rules: PictureRules) -> Refusal | None:

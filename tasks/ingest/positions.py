@@ -1,10 +1,8 @@
 """Positions against the map: whether columns are exchanged, a row names another country or lies in mid-ocean.
 
 Three signs of exchanged columns, each counted over the whole table, because a single row can be wrong for many
-reasons: latitudes beyond 90 that would do as longitudes; points that lie on land only when exchanged; points that lie
-in the country their row names only when exchanged. A fourth only hints: points that lie near a town only when
-exchanged. Hungary exchanged is Yemen, all land, where such points lie far from everything; but so do the right ones of
-a desert.
+reasons: points that lie in the country their row names only when exchanged; latitudes beyond 90 that would do as
+longitudes; points that lie on land only when exchanged.
 """
 
 from dataclasses import dataclass, field
@@ -66,7 +64,6 @@ class Positions:
     range: Sign = field(default_factory=Sign)
     land: Sign = field(default_factory=Sign)
     country: Sign = field(default_factory=Sign)
-    town: Sign = field(default_factory=Sign)
 
     def observe(self, rows: NDArray[np.int64], lat: Floats, lon: Floats, country: NDArray[np.int64]) -> None:
         """Count a batch of the table. `country` is the number of the country each row names, 0 where it names none."""
@@ -74,47 +71,29 @@ class Positions:
         given, exchanged = _on_earth(lat, lon), _on_earth(lon, lat)
         self.range.observe(rows, lat, lon, given, exchanged)
         both = np.flatnonzero(given & exchanged & ~((lat == 0) & (lon == 0)))
-        here, there = country_number(lat[both], lon[both]), country_number(lon[both], lat[both])
-        near = [_near_town(a, b) for a, b in ((lat[both], lon[both]), (lon[both], lat[both]))]
+        rows, lat, lon, country = rows[both], lat[both], lon[both], country[both]
+        here, there = country_number(lat, lon), country_number(lon, lat)
         # Antarctica is land, but no photo of a temperate place whose longitude became a latitude was taken there. Small
         # islands may lie beside their outlines: a town there makes them land.
-        antarctica = country_codes().index("AQ")
-        dry = [((found != 0) & (found != antarctica)) | town for found, town in zip((here, there), near, strict=True)]
-        self.land.observe(rows[both], lat[both], lon[both], *dry)
-        self.town.observe(rows[both], lat[both], lon[both], *near)
-        named = np.flatnonzero(country[both])
-        wanted = country[both][named]
-        in_it = [found[named] == wanted for found in (here, there)]
-        self.country.observe(rows[both][named], lat[both][named], lon[both][named], *in_it)
+        inhabited = [(number != 0) & (number != country_codes().index("AQ")) for number in (here, there)]
+        self.land.observe(rows, lat, lon, inhabited[0] | _near_town(lat, lon), inhabited[1] | _near_town(lon, lat))
+        named = np.flatnonzero(country)
+        in_it = [number[named] == country[named] for number in (here, there)]
+        self.country.observe(rows[named], lat[named], lon[named], *in_it)
 
     def why_exchanged(self, word: str) -> str | None:
         """What says that the columns are exchanged, in words; None when nothing does."""
-        first = "first: {word} {0}, lat {1:g}, lon {2:g}"
-        if self.country.says_exchanged(self.rows):
-            said = f"{self.country.exchanged:,} of {self.rows:,} rows lie in the country they name only when exchanged"
-            found = self.country.first
-        elif self.range.says_exchanged(self.rows):
-            said = f"{self.range.exchanged:,} of {self.rows:,} latitudes are beyond 90 and would do as longitudes"
-            found = self.range.first
-        elif self.land.says_exchanged(self.rows) and not self._country_denies():
-            said = f"{self.land.exchanged:,} of {self.rows:,} points lie at sea, and on land when exchanged"
-            found = self.land.first
-        else:
-            return None
-        assert found is not None
-        return f"{said} ({first.format(*found, word=word)})"
-
-    def hint(self) -> str | None:
-        """What makes an exchange likely without proving it; None when nothing does."""
-        if self.why_exchanged("") or not self.town.says_exchanged(5 * self.rows) or self._country_denies():
-            return None
-        return (
-            f"{self.town.exchanged:,} of {self.rows:,} points lie far from any town, and near one with latitude and "
-            "longitude exchanged: look whether the columns are right"
-        )
-
-    def _country_denies(self) -> bool:
-        return self.country.as_given > TIMES * self.country.exchanged
+        country_denies = self.country.as_given > TIMES * self.country.exchanged
+        for sign, said in (
+            (self.country, "rows lie in the country they name only when exchanged"),
+            (self.range, "latitudes are beyond 90 and would do as longitudes"),
+            (self.land, "points lie at sea, and on land when exchanged"),
+        ):
+            if sign.first and sign.says_exchanged(self.rows) and not (sign is self.land and country_denies):
+                row, lat, lon = sign.first
+                first = f"(first: {word} {row}, lat {lat:g}, lon {lon:g})"
+                return f"{sign.exchanged:,} of {self.rows:,} {said} {first}"
+        return None
 
 
 def _on_earth(lat: Floats, lon: Floats) -> Bools:

@@ -20,18 +20,17 @@ from tasks.geo.boundaries import country_of
 from tasks.geo.cell_split import SPLITS as SPLIT_NAMES
 from tasks.geo.cell_split import cell_number, keeps_clear, split_of_cells
 from tasks.geo.distance import distance_km
+from tasks.ingest.fields import KINDS, SPLITS, read_degrees, read_moment, row_id
 from tasks.ingest.files import Found, PictureFolder
 from tasks.ingest.layouts import held_out_split, purpose_of, split_of_purpose
 from tasks.ingest.positions import country_numbers, in_mid_ocean, in_other_country
 from tasks.ingest.refusal import Refusal
-from tasks.ingest.row_equality import KINDS, SPLITS, read_degrees, read_moment, row_id
 from tasks.ingest.survey import Survey
 from tasks.ingest.table import REFUSAL
-from tasks.lake.ids import may_be_hexadecimal, may_be_rounded, written_as_float
+from tasks.lake.ids import written_as_float
 from tasks.services.errors import safe_url
 
 LONGEST_ID = 500
-FORECAST_ROWS = 100_000  # a look at more would delay the start of large tables
 NULL_ISLAND_KM = 1.0
 _UNPRINTABLE = r"[\p{C}\p{Z}&&[^ ]]"
 _PLACES = re.compile(r"\{(?:id|flat|deep)\}")
@@ -82,24 +81,6 @@ def item_batches(
             .cast(pl.Schema(ITEM))
             .select(list(ITEM))
         )
-
-
-def split_forecast(survey: Survey, settings: IngestSettings, plan: PlanSettings) -> str:
-    """One line, before anything is read in, if rows will be refused because another split is near; else empty."""
-    checks, seen, near = RowChecks(survey, settings), 0, 0
-    for rows in survey.batches(settings.rows_at_a_time):
-        values = checks.check(rows)
-        seen += values.height
-        near += _with_splits(values, survey.names["lat"], plan).filter(pl.col("reason") == "near_other_split").height
-        if seen >= FORECAST_ROWS:
-            break
-    if not near:
-        return ""
-    looked_at = f"{seen:,}" if seen >= survey.rows else f"the first {seen:,}"
-    return (
-        f"{near:,} of {looked_at} rows will be refused: they lie nearer than {plan.buffer_km:g} km to a cell of "
-        "another split (near_other_split); give the dataset one split with --split, or lower plan.buffer_km"
-    )
 
 
 def _evidence(row: Mapping[str, Any]) -> str:
@@ -218,39 +199,29 @@ class RowChecks:
         yield pl.col("differs"), _refusal("conflicting_id", several, column, text)
         already = pl.concat_str(pl.lit("is already the id of "), where)
         yield pl.col("first") != pl.col("row"), _refusal("duplicate_id", already, column, text)
-        if not self.settings.check_ids or "id" not in self.survey.names:
-            return
-        as_float = written_as_float(text)
-        if self.survey.lettered_ids:
-            as_float &= ~may_be_hexadecimal(text)
-        yield as_float, _refusal("id_damaged", "was an id before it went through a float", column, text)
-        if self.survey.suspect_ids:
-            said = "may have gone through a float, as other ids of this table did"
-            yield may_be_rounded(text), _refusal("id_damaged", said, column, text)
+        if self.settings.check_ids and "id" in self.survey.names:
+            damaged = _refusal("id_damaged", "was an id before it went through a float", column, text)
+            yield written_as_float(text), damaged
 
     def _position_checks(self) -> Iterator[tuple[pl.Expr, pl.Expr]]:
         names, both = self.survey.names, pl.concat_str("lat", "lon", separator=", ")
         of_camera = self.survey.table.format == "folder"
-        empty = "the photo's own metadata holds no GPS position" if of_camera else "is empty"
+        empty = "the photo's own metadata holds no GPS position, or none on Earth" if of_camera else "is empty"
         for name in ("lat", "lon"):
             text = pl.col(name)
             yield text.is_null(), _refusal("no_position", empty, names[name])
-            comma = (text.str.count_matches(",") == 1) & ~text.str.contains(".", literal=True)
-            hint = pl.when(comma).then(pl.lit(", a decimal comma?")).otherwise(pl.lit(""))
-            said = pl.lit("is not a number of degrees") + hint
+            said = "is not a number of degrees with a decimal point"
             yield pl.col(f"{name}_deg").is_null(), _refusal("bad_position", said, names[name], text)
         lat, lon = pl.col("lat_deg"), pl.col("lon_deg")
-        swapped = pl.when((lon.abs() <= 90) & (lat.abs() <= 180)).then(pl.lit(", and the two look exchanged"))
         for name, value, limit in (("lat", lat, 90), ("lon", lon, 180)):
-            said = pl.lit(f"outside -{limit}..{limit}") + swapped.otherwise(pl.lit(""))
-            yield value.abs() > limit, _refusal("out_of_range", said, names[name], both)
+            yield value.abs() > limit, _refusal("out_of_range", f"outside -{limit}..{limit}", names[name], both)
         yield pl.col("null_island"), _refusal("null_island", "is a placeholder, not a place", names["lat"], both)
         if self.settings.keep_lat_lon:
             return
         at_sea = "far out at sea: no land within about 100 km"
         yield pl.col("mid_ocean"), _refusal("mid_ocean", at_sea, names["lat"], both)
-        said = pl.format("the position, {}, lies in {}", both, "country_there")
-        other = _refusal("other_country", said, names.get("country", "country"), pl.col("country"))
+        there = pl.format("the position, {}, lies in {}", both, "country_there")
+        other = _refusal("other_country", there, names.get("country", "country"), pl.col("country"))
         yield pl.col("other_country"), other
 
     def _attribution(self) -> pl.Expr:

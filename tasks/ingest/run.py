@@ -18,7 +18,7 @@ from tasks.ingest.rows import RowChecks, item_batches
 from tasks.ingest.stage import NAME, Job, stage_of
 from tasks.ingest.survey import ENOUGH_BAD, Survey, survey_rows
 from tasks.lake import Lake
-from tasks.runtime.budget_actor import shared_rate_budget
+from tasks.runtime.on_ray.budget_actor import shared_rate_budget
 from tasks.runtime.runner import Context, StageResult, Tick, run
 from tasks.services.errors import safe_text
 
@@ -115,7 +115,9 @@ def ingest_table(
     with Report(lake.blobs.local("reports"), dataset) as report:
         for batch in item_batches(survey, dataset, settings, plan):
             before = photos_in_lake(lake, batch.select(item_id="id"))
-            total.results.append(run(stage_of(batch), job, replace(context, progress=total.tick)))
+            # A run sees one batch of one dataset: what it does not see must stay. Photos that left their table are
+            # retired when the whole of it was seen.
+            total.results.append(run(stage_of(batch), job, replace(context, progress=total.tick, is_part=True)))
             report.report_batch(lake, batch)
             seen.append(batch["id"])
             dropped += before.height - (photos_in_lake(lake, before).height if before.height else 0)

@@ -157,10 +157,7 @@ def stage_of(batch: pl.DataFrame) -> Stage:
         work=work,
         open=open_context,
         resources=Resources(cpus=1, concurrency=8, chunk=8),
-        # A run sees one batch of one dataset: what it does not see must stay. Photos that left their table are
-        # retired when the whole of it was seen (dataset.py).
         keeps_history=True,
-        partial=True,
         identity=Job.identity,
         unhashed=("row",),
     )

@@ -19,7 +19,7 @@ from PIL import Image
 from tasks.geo.distance import is_point
 from tasks.imaging.decode import exif_of, png_header
 from tasks.imaging.heic import heic_exif, is_heic
-from tasks.imaging.panorama import said, xmp_of
+from tasks.imaging.panorama import xmp_of, xmp_value
 
 _EXIF_IFD, _GPS_IFD = 0x8769, 0x8825
 _ORIENTATION, _DATETIME, _OFFSET, _WIDTH, _HEIGHT = 0x0112, 0x9003, 0x9011, 0xA002, 0xA003
@@ -41,7 +41,6 @@ class Tags:
     already_turned: bool = False  # the tag says to turn it, but its sizes say that it was turned already
     lat: float | None = None
     lon: float | None = None
-    bad_position: tuple[str, str] | None = None  # what stands for latitude and longitude, where it is no position
     taken_at: datetime | None = None  # where the receiver's clock or the camera's offset from UTC tells it
     taken_local: datetime | None = None  # what the camera's clock showed, without a zone, where nothing else tells
     compass_angle: float | None = None
@@ -67,19 +66,18 @@ def read_tags(data: bytes) -> Tags:
     valid = isinstance(tag, int) and 1 <= tag <= 8
     position = _position(gps)
     taken_at, taken_local = _times(camera, gps)
-    angle, of_gps = _angle(said(xmp, b"PoseHeadingDegrees"), _rational(gps.get(17)))
+    angle, of_gps = _angle(xmp_value(xmp, b"PoseHeadingDegrees"), _rational(gps.get(17)))
     return Tags(
         orientation=tag if valid else None,
         orientation_invalid=None if valid or tag is None else str(tag)[:20],
         already_turned=isinstance(tag, int) and 5 <= tag <= 8 and _already_turned(picture.size, camera),
         lat=position[0] if position else None,
         lon=position[1] if position else None,
-        bad_position=None if position else _bad_position(gps),
         taken_at=taken_at,
         taken_local=taken_local,
         compass_angle=angle,
         magnetic=of_gps and _letter(gps.get(16)) == "M",
-        equirectangular=(said(xmp, b"ProjectionType") or "").strip().casefold() == "equirectangular",
+        equirectangular=(xmp_value(xmp, b"ProjectionType") or "").strip().casefold() == "equirectangular",
     )
 
 
@@ -93,16 +91,6 @@ def _position(gps: Mapping[int, Any]) -> tuple[float, float] | None:
     lat, lon = _degrees(gps.get(2), gps.get(1), "S"), _degrees(gps.get(4), gps.get(3), "W")
     if lat is None or lon is None or not is_point(lat, lon) or (lat == 0 and lon == 0):
         return None  # 0, 0 is what a receiver without a fix writes
-    return lat, lon
-
-
-def _bad_position(gps: Mapping[int, Any]) -> tuple[str, str] | None:
-    """What the GPS part says instead of a position; None where it says nothing at all."""
-    if not any(gps.get(tag) for tag in (2, 4)):
-        return None
-    found = _degrees(gps.get(2), gps.get(1), "S"), _degrees(gps.get(4), gps.get(3), "W")
-    raw = (f"{gps.get(2)} {_letter(gps.get(1))}", f"{gps.get(4)} {_letter(gps.get(3))}")
-    lat, lon = (text[:40] if value is None else f"{value:g}" for value, text in zip(found, raw, strict=True))
     return lat, lon
 
 

@@ -52,11 +52,13 @@ def copy_lake(source: Lake, target: Lake, progress: Callable[[int, int], None] =
     copied: list[Blob] = []
     for group in _in_order(new):
         with ThreadPoolExecutor(COPIERS) as pool:
-            for one, was_there in zip(group, pool.map(lambda blob: _copy(source, target, blob), group), strict=True):
+            for copied_blob, was_there in zip(
+                group, pool.map(lambda blob: _copy(source, target, blob), group), strict=True
+            ):
                 done += 1
                 progress(done, len(new))
                 if was_there:
-                    copied.append(one)
+                    copied.append(copied_blob)
     gone = [key for key in there if key not in wanted]
     for key in sorted(gone, key=lambda key: LOG not in key):
         target.blobs.delete(key)
@@ -68,7 +70,7 @@ def check_backup(backup: Lake) -> None:
     if backup.blobs.is_local:
         for path in (backup.blobs.local(key) for key in (KEY_FILE, *FOLDERS)):
             inside = (Path(top, name) for top, folders, files in os.walk(path) for name in (*folders, *files))
-            if link := next((one for one in (path, *inside) if one.is_symlink()), None):
+            if link := next((entry for entry in (path, *inside) if entry.is_symlink()), None):
                 raise InputError(f"{link} is a link, and a backup holds its files itself: nothing was restored")
     for name in backup.existing():
         try:
@@ -121,7 +123,7 @@ def _in_order(blobs: Iterable[Blob]) -> list[list[Blob]]:
         else:
             (marks if blob.key.startswith("models/") and blob.key.endswith(f"/{LAST}") else first).append(blob)
     commits.sort(key=lambda blob: blob.key.rpartition("/")[2])
-    return [first, marks, *([one] for one in commits), pointers]
+    return [first, marks, *([commit] for commit in commits), pointers]
 
 
 def _copy(source: Lake, target: Lake, blob: Blob) -> bool:

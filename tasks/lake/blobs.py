@@ -167,10 +167,10 @@ class LocalBlobs(Blobs):
     def find(self, key: str) -> Blob | None:
         try:
             with self._reading(key) as path:
-                found = path.stat()
+                info = path.stat()
         except BlobMissing:
             return None
-        return Blob(key, found.st_size, found.st_mtime) if stat.S_ISREG(found.st_mode) else None
+        return Blob(key, info.st_size, info.st_mtime) if stat.S_ISREG(info.st_mode) else None
 
     def list(self, prefix: str) -> Iterator[Blob]:
         top = self.local(prefix)
@@ -180,15 +180,15 @@ class LocalBlobs(Blobs):
                     continue
                 path = Path(folder, name)
                 with contextlib.suppress(FileNotFoundError):  # deleted meanwhile
-                    found = path.stat()
-                    yield Blob(path.relative_to(self._folder).as_posix(), found.st_size, found.st_mtime)
+                    info = path.stat()
+                    yield Blob(path.relative_to(self._folder).as_posix(), info.st_size, info.st_mtime)
 
     def temporaries(self, prefix: str) -> Iterator[Blob]:
         """Temporary files: of writers at work, or left by killed ones."""
         for path in self.local(prefix).rglob(".*.tmp"):
             with contextlib.suppress(FileNotFoundError):
-                found = path.stat()
-                yield Blob(path.relative_to(self._folder).as_posix(), found.st_size, found.st_mtime)
+                info = path.stat()
+                yield Blob(path.relative_to(self._folder).as_posix(), info.st_size, info.st_mtime)
 
     def delete(self, key: str) -> None:
         path = self.local(key)

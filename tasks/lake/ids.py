@@ -6,17 +6,11 @@ being one of the few numbers a float can hold.
 """
 
 import math
-from dataclasses import dataclass
 
 import polars as pl
 
-# 1234e567 is a float's notation too, but also a hexadecimal number; only the column tells.
-_AS_FLOAT = r"(?i)^(?:[-+]?\d+(?:\.\d*)?e[-+]?\d+|[-+]?\d+\.0*|[-+]?(?:nan|inf|infinity))$"
-_OR_HEXADECIMAL = r"(?i)^\d+e\d+$"
-ENOUGH_ZEROS = 3  # by chance three of ten ids end in four zeros once in ten thousand million tables
-UNLIKELY = math.log(1e-6)  # of an undamaged table looking like this
-WORTH_A_NOTE = math.log(0.01)
-MOST = 0.95  # of the long ids being round: the whole column went through a float
+# 1234e567 is a float's notation too, but also a hexadecimal number: programs write a point or a sign with it.
+_AS_FLOAT = r"(?i)^(?:[-+]?\d+(?:\.\d*)?e[-+]\d+|[-+]?\d+\.\d*e\d+|[-+]?\d+\.0*|[-+]?(?:nan|inf|infinity))$"
 
 
 def written_as_float(ids: pl.Expr) -> pl.Expr:
@@ -24,20 +18,10 @@ def written_as_float(ids: pl.Expr) -> pl.Expr:
     return ids.str.contains(_AS_FLOAT)
 
 
-def may_be_hexadecimal(ids: pl.Expr) -> pl.Expr:
-    """Whether an id that is `written_as_float` has only hexadecimal digits."""
-    return ids.str.contains(_OR_HEXADECIMAL)
-
-
-def has_letters(ids: pl.Expr) -> pl.Expr:
-    """Whether an id has letters that no number has: a column of such ids never went through a float as a whole."""
-    return ids.str.contains(r"[^\W\d_eE]")
-
-
-def may_be_rounded(ids: pl.Expr) -> pl.Expr:
-    """Whether a single id may be one that a float has rounded."""
-    long = pl.when(ids.str.contains(r"^\d{17,25}$")).then(ids)
-    return long.map_elements(lambda text: _tells(int(text)) and float_can_hold(int(text)), pl.Boolean).fill_null(False)
+def long_ids(ids: pl.Series) -> pl.Series:
+    """The ids so long that at most every second number of their size survives a float."""
+    long = ids.filter(ids.str.contains(r"^\d{17,25}$"))
+    return long.filter(pl.Series([math.ulp(float(text)) >= 4 for text in long], dtype=pl.Boolean))
 
 
 def float_can_hold(number: int) -> bool:
@@ -49,73 +33,3 @@ def float_can_hold(number: int) -> bool:
     if not exponent:
         return False
     return number == int(digits.replace(".", "").ljust(int(exponent) + 1, "0"))
-
-
-def chance_to_be_round(number: int) -> float:
-    """How likely a number of this size is one that `float_can_hold`: two of them lie between neighbouring floats."""
-    return min(1.0, 2.0 / math.ulp(float(number)))
-
-
-def _tells(number: int) -> bool:
-    """Nearly every number of 17 digits can be held, which tells nothing."""
-    return chance_to_be_round(number) <= 0.5
-
-
-Example = tuple[int, str] | None  # row and id
-
-
-@dataclass
-class LongIds:
-    """Counts over all long ids of a table, and what they amount to."""
-
-    count: int = 0
-    round: int = 0
-    expected: float = 0.0
-    first: Example = None  # of the round ones
-    numbers: int = 0  # ids of ten digits and more
-    zeros: int = 0  # of them, those that end in four zeros
-    first_zeros: Example = None
-
-    def observe(self, rows: pl.DataFrame) -> None:
-        """Count the long numbers among the ids of `rows` (row, source_id)."""
-        numbers = rows.filter(pl.col("source_id").str.contains(r"^\d{10,25}$"))
-        zeros = numbers.filter(pl.col("source_id").str.ends_with("0000"))
-        long = numbers.filter(pl.col("source_id").str.len_bytes() >= 17)
-        telling = [number for number in map(int, long["source_id"]) if _tells(number)]
-        held = long.filter(may_be_rounded(pl.col("source_id")))
-        self.numbers += numbers.height
-        self.zeros += zeros.height
-        self.count += len(telling)
-        self.expected += sum(map(chance_to_be_round, telling))
-        self.round += held.height
-        self.first = self.first or _first(held)
-        self.first_zeros = self.first_zeros or _first(zeros)
-
-    @property
-    def damaged(self) -> bool:
-        """Whether far more ids are round than chance allows."""
-        return _log_chance(self.round, self.expected) < UNLIKELY
-
-    @property
-    def rounded_off(self) -> bool:
-        """Whether most ids end in zeros: a float was printed with its first digits and filled up (818314000000000)."""
-        return self.zeros >= ENOUGH_ZEROS and self.zeros * 2 > self.numbers
-
-    @property
-    def some_rounded_off(self) -> bool:
-        """Whether more ids end in four zeros than chance, one in ten thousand, explains."""
-        return _log_chance(self.zeros, self.numbers / 10_000) < WORTH_A_NOTE
-
-    @property
-    def whole_column(self) -> bool:
-        """Whether practically every long id is damaged."""
-        return self.damaged and self.round >= MOST * self.count
-
-
-def _first(rows: pl.DataFrame) -> Example:
-    return (rows["row"][0], rows["source_id"][0]) if rows.height else None
-
-
-def _log_chance(found: int, expected: float) -> float:
-    """At most the logarithm of the chance to find this many or more: a Poisson variable's upper tail, by Chernoff."""
-    return 0.0 if found <= expected else found - expected - found * math.log(found / expected)

@@ -51,12 +51,12 @@ class _Lease:
     def acquire(self, stage: str, sleep: Callable[[float], None]) -> None:
         seen, since_s, told = "", time.monotonic(), False
         while True:
-            found = self._blobs.get_tagged(self._key)
-            if found is None:
+            tagged = self._blobs.get_tagged(self._key)
+            if tagged is None:
                 if self._blobs.create(self._key, self._next()):
                     return
                 continue
-            content, tag = found
+            content, tag = tagged
             if tag != seen:
                 seen, since_s = tag, time.monotonic()
             machine, who = _holder(content)
@@ -74,11 +74,11 @@ class _Lease:
     def renew(self, stage: str) -> None:
         while not self.ended.wait(RENEW_S):
             try:
-                found = self._blobs.get_tagged(self._key)
+                tagged = self._blobs.get_tagged(self._key)
                 if (
-                    found is None
-                    or found[0] != self._written
-                    or not self._blobs.replace(self._key, self._next(), found[1])
+                    tagged is None
+                    or tagged[0] != self._written
+                    or not self._blobs.replace(self._key, self._next(), tagged[1])
                 ):
                     logger.warning("%s: another machine took the stage over; some items may be done twice", stage)
                     return
@@ -87,9 +87,9 @@ class _Lease:
 
     def release(self) -> None:
         with contextlib.suppress(LakeError):  # then it expires
-            found = self._blobs.get_tagged(self._key)
-            if found is not None and found[0] == self._written:
-                self._blobs.replace(self._key, b"{}", found[1])
+            tagged = self._blobs.get_tagged(self._key)
+            if tagged is not None and tagged[0] == self._written:
+                self._blobs.replace(self._key, b"{}", tagged[1])
 
     def _next(self) -> bytes:
         """What is written next. It counts, so that the entity tag changes with each renewal."""

@@ -32,11 +32,11 @@ class Location:
     folder: Path | None = None
 
     @classmethod
-    def parse(cls, given: "str | Path | Location") -> "Location":
+    def parse(cls, place: "str | Path | Location") -> "Location":
         """The location of a path or URI."""
-        if isinstance(given, Location):
-            return given
-        text = str(given)
+        if isinstance(place, Location):
+            return place
+        text = str(place)
         if not text.strip():
             raise LakeError(
                 "the lake's name is empty; give a folder such as ./lake or a URI such as s3://bucket/prefix"

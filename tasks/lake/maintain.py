@@ -46,15 +46,15 @@ def maintain(lake: Lake, settings: MaintainSettings, dry_run: bool = False) -> l
     }
     for where, candidates in sweeps.items():
         count = freed = 0
-        for one in candidates:
-            if dry_run or one.delete():
-                count, freed = count + 1, freed + one.size
+        for candidate in candidates:
+            if dry_run or candidate.delete():
+                count, freed = count + 1, freed + candidate.size
         done.append(Done("deleted", where, count, freed))
     if lake.is_full():
         logger.warning("no space left on the disk of %s: old files are deleted, tables are not compacted", lake.uri)
     for name in lake.existing():  # after the sweeps, which need no space
         done += _table(lake, name, settings, dry_run)
-    return [one for one in done if one.count]
+    return [job for job in done if job.count]
 
 
 def _table(lake: Lake, name: str, settings: MaintainSettings, dry_run: bool) -> list[Done]:
@@ -94,7 +94,7 @@ def vacuum(lake: Lake, name: str, retention_hours: int, dry_run: bool = False) -
         "full": True,  # also what killed writers left without a commit
     }
     files = table.vacuum(dry_run=True, **options)
-    sizes = [found.size for file in files if (found := lake.blobs.find(f"tables/{name}/{file}")) is not None]
+    sizes = [blob.size for file in files if (blob := lake.blobs.find(f"tables/{name}/{file}")) is not None]
     if files and not dry_run:
         if lake.is_full():  # a vacuum writes down that it begins
             for file in files:

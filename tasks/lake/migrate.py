@@ -63,7 +63,9 @@ def migrate(lake: Lake, migration: Migration, run_id: str) -> None:
     parts = iter(lake.scan(migration.table, table.version()).collect_batches(chunk_size=ROWS))
     write_deltalake(
         table,
-        pa.RecordBatchReader.from_batches(contract.schema, (one for part in parts for one in _batches(contract, part))),
+        pa.RecordBatchReader.from_batches(
+            contract.schema, (batch for part in parts for batch in _batches(contract, part))
+        ),
         mode="overwrite",
         schema_mode="overwrite",
         commit_properties=Commit(run_id, 1).properties("migrate", 0),

@@ -105,8 +105,8 @@ class ObjectBlobs(Blobs):
     def get_tagged(self, key: str) -> tuple[bytes, str] | None:
         """The blob's bytes and its entity tag, or None."""
         with contextlib.suppress(BlobMissing), self._reading(key) as path:
-            found = obstore.get(self._store, path)
-            return bytes(found.bytes()), str(found.meta["e_tag"])
+            stored = obstore.get(self._store, path)
+            return bytes(stored.bytes()), str(stored.meta["e_tag"])
         return None
 
     def get(self, key: str) -> bytes:
@@ -119,15 +119,15 @@ class ObjectBlobs(Blobs):
 
     def find(self, key: str) -> Blob | None:
         with contextlib.suppress(BlobMissing), self._reading(key) as path:
-            found = obstore.head(self._store, path)
-            return Blob(key, found["size"], found["last_modified"].timestamp())
+            head = obstore.head(self._store, path)
+            return Blob(key, head["size"], head["last_modified"].timestamp())
         return None
 
     def list(self, prefix: str) -> Iterator[Blob]:
         with self._reading(prefix) as path:
             for part in obstore.list(self._store, prefix=path):
-                for one in part:
-                    yield Blob(one["path"], one["size"], one["last_modified"].timestamp())
+                for entry in part:
+                    yield Blob(entry["path"], entry["size"], entry["last_modified"].timestamp())
 
     def delete(self, key: str) -> None:
         with self._writing(key) as path, contextlib.suppress(FileNotFoundError):
@@ -149,14 +149,14 @@ class ObjectBlobs(Blobs):
         key = path.relative_to(self._copies).as_posix()
         with self._writing(key):
             obstore.put(self._store, key, path)  # in parts, if it is large
-        found = self.find(key)
-        if found is not None:
-            os.utime(path, (found.modified_s, found.modified_s))  # so that `pull` knows it as current
+        blob = self.find(key)
+        if blob is not None:
+            os.utime(path, (blob.modified_s, blob.modified_s))  # so that `pull` knows it as current
 
     def pull(self, prefix: str) -> Path:
         with ThreadPoolExecutor(TRANSFERS) as pool:
-            found = list(self.list(prefix)) or [one for one in [self.find(prefix)] if one]
-            list(pool.map(self._download, found))
+            blobs = list(self.list(prefix)) or [blob for blob in [self.find(prefix)] if blob]
+            list(pool.map(self._download, blobs))
         return self.local(prefix)
 
     def _download(self, blob: Blob) -> None:

@@ -117,9 +117,9 @@ def _is_json(line: bytes) -> bool:
 
 
 def _named(name: str, table: DeltaTable | None, blobs: Blobs, error: BaseException) -> LakeError:
-    found = None if table is None else next(damaged_files(name, table, blobs), None)
-    if found is not None:
-        return damaged(name, *found)
+    damage = None if table is None else next(damaged_files(name, table, blobs), None)
+    if damage is not None:
+        return damaged(name, *damage)
     return LakeError(f"table '{name}' cannot be read: {first_line(error)}")
 
 

@@ -24,9 +24,9 @@ def state_folder(location: Location) -> Path:
     """Inside a local lake; for a remote one under $GEOFIX_STATE, by default ~/.local/state/geofix."""
     if location.folder is not None:
         return location.folder / FOLDER
-    given = os.environ.get(VARIABLE)
-    if given:
-        base = Path(given).expanduser().absolute()
+    override = os.environ.get(VARIABLE)
+    if override:
+        base = Path(override).expanduser().absolute()
     else:
         base = Path(os.environ.get("XDG_STATE_HOME") or "~/.local/state").expanduser().absolute() / "geofix"
     return base / hashlib.sha256(location.uri.encode()).hexdigest()[:16]

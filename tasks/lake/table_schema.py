@@ -26,8 +26,8 @@ def to_arrow(
     height = len(next(iter(columns.values()))) if columns else 0
     arrays = []
     for column in contract.schema:
-        given = columns.get(column.name)
-        array = pa.nulls(height, column.type) if given is None else _cast(contract, column, given)
+        values = columns.get(column.name)
+        array = pa.nulls(height, column.type) if values is None else _cast(contract, column, values)
         if not column.nullable and array.null_count:
             raise LakeError(f"table '{contract.name}': column '{column.name}' is empty in {array.null_count} rows")
         arrays.append(array)
@@ -97,22 +97,22 @@ def check_stored_schema(contract: Table, stored: pa.Schema, path: str) -> None:
 def stored_name(contract: Table, column: str, stored: Iterable[str]) -> str | None:
     """What a column is called in a stored table: its name, that of an earlier release, or None if it is newer."""
     names = set(stored)
-    return next((one for one in (column, contract.renamed.get(column)) if one in names), None)
+    return next((name for name in (column, contract.renamed.get(column)) if name in names), None)
 
 
 def rewritten_columns(contract: Table, stored: pa.Schema) -> list[str]:
     """What of a stored table has to be written anew before rows can be added, in words."""
-    found = []
+    rewritten = []
     for column in contract.schema:
         name = stored_name(contract, column.name, stored.names)
         if name is None:
             continue
         kind = stored.field(name).type
         if name != column.name:
-            found.append(f"{name} becomes {column.name}")
+            rewritten.append(f"{name} becomes {column.name}")
         if _plain(kind) != _plain(column.type):
-            found.append(f"{column.name} becomes {column.type}, was {kind}")
-    return found
+            rewritten.append(f"{column.name} becomes {column.type}, was {kind}")
+    return rewritten
 
 
 def added_columns(contract: Table, stored: pa.Schema) -> list[pa.Field]:

@@ -123,13 +123,13 @@ class Lake(TableWrites):
 
     def snapshot_versions(self, name: str) -> list[int]:
         """Versions of a table that a snapshot names, whatever its approval."""
-        found = set()
+        versions = set()
         rows = self.collect("snapshots", self.scan("snapshots").select("table_versions_json"))
         for text in rows["table_versions_json"]:
             version = json.loads(text).get(name, -1)
             if version >= 0:
-                found.add(version)
-        return sorted(found)
+                versions.add(version)
+        return sorted(versions)
 
     def delta(self, name: str, version: int | None = None) -> DeltaTable | None:
         """The Delta table itself, for maintenance; None while it does not exist."""
@@ -196,8 +196,8 @@ class Lake(TableWrites):
     def _unreadable(self, name: str, error: Exception) -> LakeError:
         if refused := self._refused_by_store():
             return LakeError(f"table '{name}' in {self.uri} cannot be read: {refused}")
-        for found in damaged_commits(name, self.blobs):
-            return damaged(name, *found)
+        for damage in damaged_commits(name, self.blobs):
+            return damaged(name, *damage)
         return LakeError(f"table '{name}' in {self.uri} cannot be read: {first_line(error)}")
 
     def _create(self, name: str) -> DeltaTable:
@@ -237,8 +237,8 @@ def _conform(rows: pl.LazyFrame, name: str) -> pl.LazyFrame:
         stored = stored_name(TABLES[name], wanted, have)
         if stored is None:
             return pl.lit(None, dtype=dtype).alias(wanted)
-        found = pl.col(stored) if have[stored] == dtype else pl.col(stored).cast(dtype)
-        return found.alias(wanted)
+        expression = pl.col(stored) if have[stored] == dtype else pl.col(stored).cast(dtype)
+        return expression.alias(wanted)
 
     return rows.select(column(wanted, dtype) for wanted, dtype in _empty(name).schema.items())
 

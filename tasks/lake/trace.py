@@ -84,22 +84,22 @@ def _table_of(lake: Lake, row_id: str) -> str | None:
 
 def _whole_id(lake: Lake, beginning: str) -> str:
     """The one id that begins so."""
-    found: set[str] = set()
+    ids: set[str] = set()
     if len(beginning) >= SHORTEST:
         for table, (key, _, _) in _WAYS.items():
-            found.update(lake.collect(table, lake.scan(table).filter(pl.col(key).str.starts_with(beginning)))[key])
-    if len(found) == 1:
-        return found.pop()
-    if found:
-        some = ", ".join(sorted(found)[:SHOWN]) + (", …" if len(found) > SHOWN else "")
-        raise NotFound(f"{len(found)} ids begin with '{beginning[:80]}': {some}")
+            ids.update(lake.collect(table, lake.scan(table).filter(pl.col(key).str.starts_with(beginning)))[key])
+    if len(ids) == 1:
+        return ids.pop()
+    if ids:
+        some = ", ".join(sorted(ids)[:SHOWN]) + (", …" if len(ids) > SHOWN else "")
+        raise NotFound(f"{len(ids)} ids begin with '{beginning[:80]}': {some}")
     raise NotFound(
         f"no row has the id '{beginning[:80]}', nor one that begins so ({SHORTEST} letters are needed); looked in "
         f"{', '.join(_WAYS)} (`geofix show TABLE` lists ids)"
     )
 
 
-def _follow(lake: Lake, table: str, row_id: str, found: Callable[[Step], None], seen: set[tuple[str, str]]) -> None:
+def _follow(lake: Lake, table: str, row_id: str, report: Callable[[Step], None], seen: set[tuple[str, str]]) -> None:
     if (table, row_id) in seen:
         return
     seen.add((table, row_id))
@@ -108,10 +108,10 @@ def _follow(lake: Lake, table: str, row_id: str, found: Callable[[Step], None], 
         return
     _, shown, ways = _WAYS[table]
     facts = {name: row[name] for name in shown if row[name] is not None}
-    found(Step(table, row_id, facts, _run(lake, row["run_id"])))
+    report(Step(table, row_id, facts, _run(lake, row["run_id"])))
     for column, target in ways:
         if row[column]:
-            _follow(lake, target, row[column], found, seen)
+            _follow(lake, target, row[column], report, seen)
 
 
 def _row(lake: Lake, table: str, row_id: str) -> dict[str, Any] | None:

@@ -61,8 +61,8 @@ def verify(lake: Lake, quick: bool = False) -> Iterator[Problem]:
     for name in list(whole):
         for column, (target, key) in REFERENCES.items():
             if column in TABLES[name].columns and (name, column) != (target, key) and target in (*whole, *absent):
-                found = _references(lake, name, column, target, key)
-                yield from _reading(whole, name, found, is_damage=False)
+                missing = _references(lake, name, column, target, key)
+                yield from _reading(whole, name, missing, is_damage=False)
     frames = [pl.DataFrame(schema=PICTURES)]
     for name in list(whole):
         yield from _reading(whole, name, _named_pictures(lake, name, frames), is_damage=False)
@@ -117,9 +117,9 @@ def _resized(lake: Lake, name: str, table: DeltaTable, keys: set[str]) -> Iterat
     added = pa.table(table.get_add_actions(flatten=True)).select(["path", "size_bytes"]).to_pydict()
     for path, size in zip(added["path"], added["size_bytes"], strict=True):
         key = f"tables/{name}/{unquote(path)}"
-        found = lake.blobs.find(key) if key in keys else None
-        if key in keys and (found is None or found.size != size):
-            why = "it is missing" if found is None else f"it has {found.size} bytes, expected {size}"
+        blob = lake.blobs.find(key) if key in keys else None
+        if key in keys and (blob is None or blob.size != size):
+            why = "it is missing" if blob is None else f"it has {blob.size} bytes, expected {size}"
             yield lake.blobs.uri(key), why
 
 
@@ -182,7 +182,7 @@ def _pictures(lake: Lake, named: pl.DataFrame, quick: bool) -> Iterator[Problem]
         return
     with ThreadPoolExecutor(READERS) as pool:
         for part in wanted.iter_slices(1000):  # a bounded number under way
-            yield from (found for found in pool.map(lambda row: _picture(lake, row), part.to_dicts()) if found)
+            yield from (problem for problem in pool.map(lambda row: _picture(lake, row), part.to_dicts()) if problem)
 
 
 def _picture(lake: Lake, row: Mapping[str, str | int | None]) -> Problem | None:

@@ -302,9 +302,9 @@ def _as_arrow(contract: Table, rows: Rows) -> pa.Table:
 def _source(contract: Table, changes: pl.DataFrame, data: pa.Table) -> pa.Table:
     """What a change merges: rows to find, of which only key, digest and reason are given, and rows to insert."""
     schema = pa.schema([*(f.with_nullable(True) for f in contract.schema), pa.field(ACTION, pa.string())])
-    found = changes.to_arrow()
+    table = changes.to_arrow()
     columns = [
-        found[f.name].cast(f.type) if f.name in found.column_names else pa.nulls(found.num_rows, f.type) for f in schema
+        table[f.name].cast(f.type) if f.name in table.column_names else pa.nulls(table.num_rows, f.type) for f in schema
     ]
     inserted = data.append_column(ACTION, pa.repeat(pa.scalar("insert"), data.num_rows))
     return pa.concat_tables([pa.Table.from_arrays(columns, schema=schema), inserted.cast(schema)])

@@ -60,9 +60,9 @@ def choose_cities(settings: PlanSettings) -> pl.DataFrame:
             f"plan.cities.count: given {wanted.count}, but only {len(chosen)} cities of {wanted.min_people:,} people "
             "and more lie apart in the planned countries; lower it or plan.cities.min_people"
         )
-    found = cities[chosen].sort("people", "city_id", descending=[True, False])
-    quota = whole_quotas(np.ones(found.height), settings.places)  # the same for all; what is over goes to the largest
-    return found.with_columns(quota=pl.Series(quota)).sort("country", "city_id")
+    ordered = cities[chosen].sort("people", "city_id", descending=[True, False])
+    quota = whole_quotas(np.ones(ordered.height), settings.places)  # the same for all; what is over goes to the largest
+    return ordered.with_columns(quota=pl.Series(quota)).sort("country", "city_id")
 
 
 def _eligible(settings: PlanSettings, codes: list[str]) -> pl.DataFrame:

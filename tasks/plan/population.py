@@ -81,8 +81,8 @@ def _some(names: Sequence[str]) -> str:
 
 def _counted(path: str) -> tuple[Cells, Bounds]:
     try:
-        found = Path(path).stat()
-        return _raster_cells(path, found.st_size, found.st_mtime_ns)
+        info = Path(path).stat()
+        return _raster_cells(path, info.st_size, info.st_mtime_ns)
     except OSError as error:
         raise InputError(f"plan.population_raster: {path}: {error.strerror}") from None
 

@@ -59,16 +59,16 @@ def country_table(settings: PlanSettings) -> pl.DataFrame:
     if settings.population_raster:
         replaced["population"] = raster_people(settings.population_raster)
     for column, values in replaced.items():
-        given = pl.Series([values.get(code) for code in table["iso2"]], dtype=pl.Float64)
-        table = table.with_columns(pl.coalesce(given, column).alias(column))
+        overrides = pl.Series([values.get(code) for code in table["iso2"]], dtype=pl.Float64)
+        table = table.with_columns(pl.coalesce(overrides, column).alias(column))
     return table
 
 
 def chosen_countries(table: pl.DataFrame, settings: PlanSettings) -> pl.DataFrame:
     """The rows of the country table that the settings plan for."""
     known = set(table["iso2"])
-    for field, given in (("countries", settings.countries or ()), ("exclude", settings.exclude)):
-        unknown = sorted(set(given) - known)
+    for field, codes in (("countries", settings.countries or ()), ("exclude", settings.exclude)):
+        unknown = sorted(set(codes) - known)
         if unknown:
             raise InputError(
                 f"plan.{field}: given {', '.join(unknown)}; no country has this ISO 3166 alpha-2 code, such as FR "

@@ -50,8 +50,8 @@ def open_raster(path: str) -> Iterator[DatasetReader]:
             yield source
     except rasterio.errors.RasterioError as error:
         # What GDAL itself said stands behind rasterio's words about it.
-        said = " ".join(str(error.__cause__ or error).split())
-        refuse(path, f"cannot be read; it is damaged, cut short or no raster: get it again ({said[:160]})")
+        reason = " ".join(str(error.__cause__ or error).split())
+        refuse(path, f"cannot be read; it is damaged, cut short or no raster: get it again ({reason[:160]})")
 
 
 def _check_place(source: DatasetReader, path: str) -> None:

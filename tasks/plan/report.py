@@ -14,7 +14,7 @@ from tasks.geo.atlas import countries, outlines
 from tasks.lake import Lake
 from tasks.plan.cities import choose_cities
 from tasks.plan.stage import plan_identity, planned
-from tasks.runtime.identity import digest
+from tasks.runtime.items.identity import digest
 from tasks.runtime.report import MADE_FROM, Report, markdown_table, report_folder, write_files
 
 SCALE = 2  # drawn twice as large and reduced: smooth lines without a plotting library
@@ -78,11 +78,11 @@ def _png(picture: Image.Image, width: int) -> bytes:
 
 def _content(places: pl.DataFrame) -> str:
     """What the files show of the places, in a few letters. A slice at a time: as one text it would be a large one."""
-    found = hashlib.sha256()
+    content = hashlib.sha256()
     rows = places.select("place_id", "lat", "lon", "split").sort("place_id")
     for number, part in enumerate(rows.iter_slices(SLICE)):
-        found.update(part.write_csv(include_header=number == 0).encode())
-    return found.hexdigest()
+        content.update(part.write_csv(include_header=number == 0).encode())
+    return content.hexdigest()
 
 
 def _drawn(places: pl.DataFrame, by: str) -> pl.DataFrame:

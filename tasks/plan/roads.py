@@ -38,10 +38,10 @@ logger = logging.getLogger("geofix.plan")
 def road_lengths(path: str) -> dict[str, float]:
     """Kilometres of road by ISO code; InputError for a file that cannot be read, or has no road on land."""
     try:
-        found = Path(path).stat()
+        info = Path(path).stat()
     except OSError as error:
         raise InputError(f"plan.roads: {path}: {error.strerror}") from None
-    return _lengths(path, found.st_size, found.st_mtime_ns)
+    return _lengths(path, info.st_size, info.st_mtime_ns)
 
 
 def roads_digest(path: str) -> str:

@@ -82,11 +82,11 @@ def fill(slots: Slots, source: Source, splits: Splits, spacing_km: float, buffer
         waiting = np.flatnonzero(slots.row < 0)
         if not waiting.size:
             break
-        found = [
+        filled = [
             _first_fitting(source, slots, part, before, tries, splits, buffer_km, spacing)
             for part in _chunks(waiting, tries)
         ]
-        row, lat, lon = (np.concatenate(columns) for columns in zip(*found, strict=True))
+        row, lat, lon = (np.concatenate(columns) for columns in zip(*filled, strict=True))
         fits = np.flatnonzero(row >= 0)
         taken = spacing.accept(lat[fits], lon[fits])
         slots.refusal[waiting[fits[~taken]]] = REFUSALS.index("too_close")

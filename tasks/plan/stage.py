@@ -41,14 +41,14 @@ def planned(settings: PlanSettings) -> Mapping[str, int]:
 
 def plan_identity(settings: PlanSettings) -> dict[str, Any]:
     """What decides the places: of a raster what it says about the cells, wherever its file lies."""
-    found = settings.identity()
+    fields = settings.identity()
     if settings.population_raster:
-        found["population_raster"] = raster_digest(settings.population_raster)
+        fields["population_raster"] = raster_digest(settings.population_raster)
     if settings.roads:
-        found["roads"] = roads_digest(settings.roads)
+        fields["roads"] = roads_digest(settings.roads)
     else:
-        found.pop("roads")  # a plan without such a file is the plan that it was before there was the setting
-    return found
+        fields.pop("roads")  # a plan without such a file is the plan that it was before there was the setting
+    return fields
 
 
 def check(settings: PlanSettings) -> None:
@@ -71,7 +71,7 @@ def _on_earth(settings: PlanSettings) -> tuple[pl.DataFrame, pl.DataFrame]:
     weight = table.weights(settings.floor_people)
     share = weight / np.bincount(table.country, weights=weight)[table.country]
     codes = pl.Series(country_codes())
-    found, lost = np.flatnonzero(slots.row >= 0), np.flatnonzero(slots.row < 0)
+    placed, lost = np.flatnonzero(slots.row >= 0), np.flatnonzero(slots.row < 0)
 
     def country(part: Ints) -> pl.Series:
         return codes.gather(slots.group[part])
@@ -79,7 +79,7 @@ def _on_earth(settings: PlanSettings) -> tuple[pl.DataFrame, pl.DataFrame]:
     def odds(part: Ints) -> dict[str, pl.Series]:
         return {"weight": pl.Series(weight[slots.row[part]]), "probability": pl.Series(share[slots.row[part]])}
 
-    places = place_rows(slots, found, country, odds, settings, _version(slots, found, settings))
+    places = place_rows(slots, placed, country, odds, settings, _version(slots, placed, settings))
     names = country(lost).to_list()
     return places, refusal_rows(slots, lost, names, [{"country": code, "quota": quotas[code]} for code in names])
 
@@ -87,7 +87,7 @@ def _on_earth(settings: PlanSettings) -> tuple[pl.DataFrame, pl.DataFrame]:
 def _in_cities(settings: PlanSettings) -> tuple[pl.DataFrame, pl.DataFrame]:
     cities = choose_cities(settings)
     slots = draw_in_cities(cities, settings)
-    found, lost = np.flatnonzero(slots.row >= 0), np.flatnonzero(slots.row < 0)
+    placed, lost = np.flatnonzero(slots.row >= 0), np.flatnonzero(slots.row < 0)
 
     def country(part: Ints) -> pl.Series:
         return cities["country"].gather(slots.row[part])
@@ -104,19 +104,19 @@ def _in_cities(settings: PlanSettings) -> tuple[pl.DataFrame, pl.DataFrame]:
             "city_lon": own["lon"],
         }
 
-    places = place_rows(slots, found, country, of_city, settings, _version(slots, found, settings))
+    places = place_rows(slots, placed, country, of_city, settings, _version(slots, placed, settings))
     evidence = [
         {"country": country, "city": name, "city_id": str(city_id), "quota": quota}
         for country, name, city_id, quota in cities[slots.group[lost]]
         .select("country", "name", "city_id", "quota")
         .iter_rows()
     ]
-    names = [f"{one['country']}-{one['city_id']}" for one in evidence]
+    names = [f"{city['country']}-{city['city_id']}" for city in evidence]
     return places, refusal_rows(slots, lost, names, evidence)
 
 
-def _version(slots: Slots, found: Ints, settings: PlanSettings) -> str:
-    cell = cell_number(slots.lat[found], slots.lon[found])
+def _version(slots: Slots, placed: Ints, settings: PlanSettings) -> str:
+    cell = cell_number(slots.lat[placed], slots.lon[placed])
     return digest("plan", _rules(slots, cell, settings), plan_identity(settings))
 
 

@@ -30,14 +30,14 @@ class PlanStrata:
         )
         worth = shares(roads, people, land, self.settings.weights).tolist()
         parts = dict(zip(chosen["iso2"].to_list(), worth, strict=True))
-        found = dict.fromkeys(parts, 0)
+        quota_by_code = dict.fromkeys(parts, 0)
         while True:
-            room = [code for code in parts if found[code] < available[code] and parts[code] > 0]
-            missing = count - sum(found.values())
+            room = [code for code in parts if quota_by_code[code] < available[code] and parts[code] > 0]
+            missing = count - sum(quota_by_code.values())
             if not missing or not room:
-                return found
+                return quota_by_code
             for code, more in zip(room, whole_quotas([parts[code] for code in room], missing).tolist(), strict=True):
-                found[code] = min(available[code], found[code] + more)
+                quota_by_code[code] = min(available[code], quota_by_code[code] + more)
 
     def cells(self) -> pl.DataFrame:
         """country, cell and weight, log(1 + P_c), of every cell with land."""

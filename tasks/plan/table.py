@@ -28,7 +28,7 @@ Ints = NDArray[np.int64]
 
 def place_rows(
     slots: Slots,
-    found: Ints,
+    placed: Ints,
     country: Callable[[Ints], pl.Series],
     more: Callable[[Ints], Mapping[str, pl.Series]],
     settings: PlanSettings,
@@ -42,11 +42,11 @@ def place_rows(
     names = dict(countries().select("iso2", "name").iter_rows())
     split = split_of_cells(settings.seed, settings.split, settings.buffer_km)
     name = pl.concat(
-        [pl.DataFrame({"country": country(part), "id": _ids(slots, part, country, more)}) for part in _parts(found)]
+        [pl.DataFrame({"country": country(part), "id": _ids(slots, part, country, more)}) for part in _parts(placed)]
     )
     order = name.select(pl.arg_sort_by("country", "id")).to_series().to_numpy()
     rows = []
-    for number, part in enumerate(_parts(found[order])):
+    for number, part in enumerate(_parts(placed[order])):
         lat, lon = slots.lat[part], slots.lon[part]
         cell = cell_number(lat, lon)
         own = name[order[number * SLICE :][:SLICE]]
@@ -80,15 +80,17 @@ def refusal_rows(
         {
             "id": [f"{group}-{slot:07d}" for group, slot in zip(groups, numbers, strict=True)],
             "reason": [f"no_place_{REFUSALS[r]}" for r in slots.refusal[lost]],
-            "evidence_json": [json.dumps({**one, "slot": slot}) for one, slot in zip(evidence, numbers, strict=True)],
+            "evidence_json": [
+                json.dumps({**facts, "slot": slot}) for facts, slot in zip(evidence, numbers, strict=True)
+            ],
         },
         schema={"id": pl.String, "reason": pl.String, "evidence_json": pl.String},
     ).sort("id")
 
 
-def _parts(found: Ints) -> Iterator[Ints]:
+def _parts(placed: Ints) -> Iterator[Ints]:
     # Once at least: a plan without any place is a table without rows.
-    return (found[begin : begin + SLICE] for begin in range(0, max(len(found), 1), SLICE))
+    return (placed[begin : begin + SLICE] for begin in range(0, max(len(placed), 1), SLICE))
 
 
 def _ids(

@@ -108,11 +108,11 @@ def evaluation_methods() -> dict[str, EvaluationMethod]:
     """The methods of all recipes by name, in the order of their names."""
     folders = {path.name for place in package_places() for path in place.iterdir() if path.is_dir()}
     modules = (recipe_module(folder) for folder in sorted(folders))
-    found = [module.EVALUATION for module in modules if hasattr(module, "EVALUATION")]
-    return {method.name: method for method in sorted(found, key=lambda one: str(one.name))}
+    methods = [module.EVALUATION for module in modules if hasattr(module, "EVALUATION")]
+    return {method.name: method for method in sorted(methods, key=lambda evaluated: str(evaluated.name))}
 
 
 def training_steps(settings: EvaluateSettings | None = None) -> list[Stage]:
     """The methods' steps of training: all of them, or those that have something to do under the settings."""
     methods = evaluation_methods().values()
-    return [step for one in methods if settings is None or one.learns(settings) for step in one.training]
+    return [step for method in methods if settings is None or method.learns(settings) for step in method.training]

@@ -32,8 +32,8 @@ async def named_point(recipe: str, text: str, geocoder: AddressSearch) -> tuple[
             return None
         return answer.lat, answer.lon
     for address in addresses_of(text):
-        for found in await geocoder.search(address, limit=1):
-            return found.lat, found.lon
+        for place in await geocoder.search(address, limit=1):
+            return place.lat, place.lon
     return None
 
 
@@ -42,9 +42,9 @@ async def located(recipe: str, text: str, lat: float, lon: float, geocoder: Addr
     addresses_of = RECIPES[recipe].addresses_of
     if addresses_of is None:
         return point_error(text, lat, lon)
-    found = await named_point(recipe, text, geocoder)
-    if found is not None:
-        return PointError(*found, distance_km(*found, lat, lon))
+    point = await named_point(recipe, text, geocoder)
+    if point is not None:
+        return PointError(*point, distance_km(*point, lat, lon))
     answer = parse_answer(text)
     unread = answer.reason if isinstance(answer, ParseFailure) else "no_address"
     return PointError(parse_error=NOT_FOUND if addresses_of(text) else unread)

@@ -149,10 +149,10 @@ class _Recipes(Mapping[str, Recipe]):
     """The recipes by name; a folder is imported when its recipe is first asked for."""
 
     def __getitem__(self, name: str) -> Recipe:
-        found = getattr(recipe_module(name), "RECIPE", None)
-        if not isinstance(found, Recipe):
+        recipe = getattr(recipe_module(name), "RECIPE", None)
+        if not isinstance(recipe, Recipe):
             raise KeyError(name)
-        return found
+        return recipe
 
     def __iter__(self) -> Iterator[str]:
         return iter(recipe_folders())

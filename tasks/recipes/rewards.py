@@ -55,13 +55,13 @@ class Reward:
         broken = list(outages) if outages is not None else [None] * len(texts)
         cases = list(zip(texts, rows, broken, strict=True))
 
-        def one(case: tuple[str | None, Mapping[str, Any], str | None]) -> Scored | Excluded:
+        def score_case(case: tuple[str | None, Mapping[str, Any], str | None]) -> Scored | Excluded:
             return score(self.recipe, case[0], truth_of(case[1]), self.deps, case[2])
 
         if self.concurrency == 1 or len(cases) < 2:
-            return [one(case) for case in cases]
+            return [score_case(case) for case in cases]
         with ThreadPoolExecutor(min(self.concurrency, len(cases))) as pool:
-            return list(pool.map(one, cases))
+            return list(pool.map(score_case, cases))
 
 
 def reward_services(recipe: str, settings: RewardSettings) -> tuple[str, ...]:
@@ -90,8 +90,8 @@ def reward_for(recipe: str, settings: RewardSettings | None = None, connections:
 
 
 def _reward_of(recipe: str) -> RecipeReward:
-    found = RECIPES[recipe].reward if recipe in RECIPES else None
-    if found is None:
+    reward = RECIPES[recipe].reward if recipe in RECIPES else None
+    if reward is None:
         known = ", ".join(rewarded_recipes())
         raise GeofixError(f"recipe '{recipe}' has no reward to train with; those that have are {known}")
-    return found
+    return reward

@@ -11,9 +11,9 @@ from schemas.errors import GeofixError
 from tasks.lake import Commit, Lake
 from tasks.review.evidence import snapshot_id as snapshot_id_of
 from tasks.review.site import renew_site
-from tasks.runtime.identity import code_version, digest, new_run_id
+from tasks.runtime.items.identity import code_version, digest, new_run_id
+from tasks.runtime.items.stage_lock import stage_lock
 from tasks.runtime.snapshots import decision_text, find_snapshot
-from tasks.runtime.stage_lock import stage_lock
 
 Decide = TypeVar("Decide", bound=Callable[..., dict[str, Any]])
 
@@ -29,9 +29,9 @@ def _locked(decide: Decide) -> Decide:
     """The decision, made while no review writes the snapshot's row: both read it, change it and write it back."""
 
     @functools.wraps(decide)
-    def decide_alone(lake: Lake, *given: Any, **named: Any) -> dict[str, Any]:
+    def decide_alone(lake: Lake, *arguments: Any, **named: Any) -> dict[str, Any]:
         with stage_lock(lake, STAGE_NAME):
-            return decide(lake, *given, **named)
+            return decide(lake, *arguments, **named)
 
     return cast(Decide, decide_alone)
 
@@ -76,8 +76,8 @@ def newest_snapshot(lake: Lake) -> dict[str, Any] | None:
     """
     snapshots = lake.read("snapshots").sort("created_at", "snapshot_id", descending=True, nulls_last=True)
     present = snapshots.filter(pl.col("snapshot_id") == snapshot_id_of(lake.read("images"), lake.read("labels")))
-    found = present if present.height else snapshots
-    return found.row(0, named=True) if found.height else None
+    candidates = present if present.height else snapshots
+    return candidates.row(0, named=True) if candidates.height else None
 
 
 @_locked

@@ -110,13 +110,13 @@ def _stages(evidence: Evidence, settings: ReviewSettings) -> pl.DataFrame:
     """What is wrong with each stage, in words; empty where nothing is."""
     rows = [
         {
-            "lost": f"{one.stage}: {one.items_in:,} in, {one.items_in - one.lost:,} found" if one.lost else "",
-            "failed": f"{one.stage}: {one.failed:,} of {one.items_in:,}"
-            if one.failed > settings.max_failed_share * one.items_in
+            "lost": f"{step.stage}: {step.items_in:,} in, {step.items_in - step.lost:,} found" if step.lost else "",
+            "failed": f"{step.stage}: {step.failed:,} of {step.items_in:,}"
+            if step.failed > settings.max_failed_share * step.items_in
             else "",
             "missing": "",
         }
-        for one in funnel(evidence)
+        for step in funnel(evidence)
     ]
     rows += [{"lost": "", "failed": "", "missing": text} for text in unfinished(evidence["runs"])]
     return pl.DataFrame(rows, schema=dict.fromkeys(("lost", "failed", "missing"), pl.String))

@@ -29,19 +29,19 @@ class Coverage:
 def coverage(places: pl.DataFrame, images: pl.DataFrame, gaps: pl.DataFrame, rejects: pl.DataFrame) -> list[Coverage]:
     """One line for each kind that was looked for."""
     planned = set(places["place_id"])
-    found = []
+    rows = []
     for kind in KINDS:
         # A city has one scene for all its places.
         together = _city_mates(places) if kind == "satellite" else {}
         mine = images.filter((pl.col("kind") == kind) & pl.col("place_id").is_in(places["place_id"].implode()))
         covered = _spread(set(mine["place_id"]), together)
-        said = _reasons(kind, gaps, rejects)
-        why = {mate: reason for place, reason in said.items() for mate in together.get(place, {place})}
+        reasons = _reasons(kind, gaps, rejects)
+        why = {mate: reason for place, reason in reasons.items() for mate in together.get(place, {place})}
         missing = Counter(why[place] for place in sorted(planned - covered) if place in why)
         if covered or missing:
             ordered = dict(sorted(missing.items(), key=lambda pair: (-pair[1], pair[0])))
-            found.append(Coverage(kind, len(planned), len(covered), mine.height, ordered))
-    return found
+            rows.append(Coverage(kind, len(planned), len(covered), mine.height, ordered))
+    return rows
 
 
 def _city_mates(places: pl.DataFrame) -> dict[str, set[str]]:
@@ -77,14 +77,14 @@ def _place_of(item_id: str, evidence_json: str | None) -> str:
     return named if isinstance(named, str) else item_id
 
 
-def coverage_lines(found: list[Coverage]) -> list[str]:
+def coverage_lines(rows: list[Coverage]) -> list[str]:
     """The same as lines of text for a terminal."""
     lines = []
-    for one in found:
-        why = [f"{count} {reason}" for reason, count in one.why_not.items()]
-        why += [f"{one.open} not tried yet, or failed and to be tried again"] if one.open else []
+    for row in rows:
+        why = [f"{count} {reason}" for reason, count in row.why_not.items()]
+        why += [f"{row.open} not tried yet, or failed and to be tried again"] if row.open else []
         lines.append(
-            f"{_PLURAL[one.kind]:<10} {one.pictures:>5,}, for {one.covered:,} of {one.places:,} places"
+            f"{_PLURAL[row.kind]:<10} {row.pictures:>5,}, for {row.covered:,} of {row.places:,} places"
             + (f"; without: {', '.join(why)}" if why else "")
         )
     return lines

@@ -12,7 +12,7 @@ from schemas.tables import SYSTEM_COLUMNS
 from schemas.tables import TABLES as CONTRACTS
 from tasks.lake import Lake
 from tasks.lake.withdrawn import REASON as WITHDRAWN
-from tasks.runtime.outcome import REJECTED
+from tasks.runtime.items.outcome import REJECTED
 from tasks.runtime.runner import digest
 
 TABLES = ("places", "images", "gaps", "labels", "rejects", "failures", "runs")
@@ -84,7 +84,7 @@ def reviewed_stages(runs: pl.DataFrame) -> dict[str, tuple[str, ...]]:
         for stage, text in newest.select("stage", "output_versions_json").iter_rows()
     }
     order = {name: position for position, name in enumerate(CONTRACTS)}
-    return dict(sorted(written.items(), key=lambda one: (min((order[t] for t in one[1]), default=0), one[0])))
+    return dict(sorted(written.items(), key=lambda entry: (min((order[t] for t in entry[1]), default=0), entry[0])))
 
 
 def unfinished(runs: pl.DataFrame) -> list[str]:
@@ -99,19 +99,19 @@ def unfinished(runs: pl.DataFrame) -> list[str]:
         for stage, tables in written.items()
         if tables and all(own.get(table, stage) == stage for table in tables)
     }
-    found = [
+    problems = [
         f"{stage}: its last run was {last[stage]['status']}"
         for stage in stages
         if not str(last[stage]["status"]).startswith("done")
     ]
     made = {table for stage, tables in stages.items() if last[stage]["status"] in DONE for table in tables}
-    found += [f"no stage has made {table}" for table in ("images", "labels") if table not in made]
+    problems += [f"no stage has made {table}" for table in ("images", "labels") if table not in made]
     # A stage may look back at what later ones made, and that counts for the next refresh.
     order = list(dict.fromkeys(stage.partition(".")[0] for stage in stages))
     place = {stage: order.index(stage.partition(".")[0]) for stage in stages}
     for stage, tables in stages.items():
         reads = set(json.loads(last[stage]["input_versions_json"] or "{}")) - set(tables)
-        found += [
+        problems += [
             f"{stage} has not seen what {other} made"
             for other, others in stages.items()
             if place[other] <= place[stage]
@@ -119,7 +119,7 @@ def unfinished(runs: pl.DataFrame) -> list[str]:
             and last[other]["kept"] + last[other]["rejected"]
             and last[other]["finished_at"] > last[stage]["started_at"]
         ]
-    return found
+    return problems
 
 
 def reviewed_only(frames: Mapping[str, pl.DataFrame]) -> dict[str, pl.DataFrame]:
@@ -177,8 +177,8 @@ def _stage_count(evidence: Evidence, stage: str, tables: tuple[str, ...], run: M
     seen = kept.height + rejected.height + failed.height
     # Withdrawn since the run: it was given the item, and no table has it now.
     ended = evidence.withdrawn.filter(mine, pl.col("written_at") > run["started_at"]).select("item_id").unique()
-    for one in (kept, rejected, failed):
-        ended = ended.join(one, on="item_id", how="anti")
+    for outcome_rows in (kept, rejected, failed):
+        ended = ended.join(outcome_rows, on="item_id", how="anti")
     # No run sees all photos that were ever ingested: there the sum is shown, and each run's account is checked.
     items_in = seen if stage == INGEST else int(run["total"])
     return StageCount(
@@ -206,12 +206,12 @@ def counts_json(evidence: Evidence) -> str:
         "countries": labels["country_code"].drop_nulls().n_unique(),
         "labels_by_split": tally(labels, "split"),
         "rejects_by_reason": tally(rejects, "reason"),
-        "stages": [asdict(one) for one in funnel(evidence)],
+        "stages": [asdict(step) for step in funnel(evidence)],
     }
     return json.dumps(counts, sort_keys=True)
 
 
 def tally(rows: pl.DataFrame, column: str) -> dict[str, int]:
     """How often each value occurs, most frequent first, ties by name."""
-    found = rows.filter(pl.col(column).is_not_null()).group_by(column).len()
-    return dict(found.sort(["len", column], descending=[True, False]).iter_rows())
+    counts = rows.filter(pl.col(column).is_not_null()).group_by(column).len()
+    return dict(counts.sort(["len", column], descending=[True, False]).iter_rows())

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 
 from schemas.errors import GeofixError, InputError
 from tasks.lake import Commit, Lake
-from tasks.runtime.identity import code_version, digest, new_run_id
+from tasks.runtime.items.identity import code_version, digest, new_run_id
 from tasks.runtime.snapshots import Snapshot, decision_text, find_snapshot
 from tasks.runtime.stage import Inputs
 
@@ -109,7 +109,7 @@ def write_hugging_face(published: Published, lake: Lake, folder: Path) -> None:
 def _shards(lake: Lake, rows: pl.DataFrame) -> list[pl.DataFrame]:
     """The rows in parts whose pictures are about SHARD_BYTES together."""
     sizes = [
-        found.size if (found := lake.blobs.find(lake.images.key(sha256, extension))) else 0
+        blob.size if (blob := lake.blobs.find(lake.images.key(sha256, extension))) else 0
         for sha256, extension in rows.select("sha256", "extension").iter_rows()
     ]
     number = pl.Series("shard", sizes, dtype=pl.Int64).cum_sum() // SHARD_BYTES
@@ -385,13 +385,17 @@ def exports_of(lake: Lake, image_ids: Sequence[str]) -> list[Copy]:
     """The exports that hold one of these pictures, oldest first."""
     ended = lake.read("withdrawals", columns=["image_id", "withdrawn_at"]).drop_nulls("image_id")
     since = dict(ended.group_by("image_id").agg(pl.col("withdrawn_at").min()).iter_rows())
-    found = []
+    exports = []
     for row in lake.read("exports").sort("exported_at").to_dicts():
         version = json.loads(find_snapshot(lake, row["snapshot_id"])["table_versions_json"])["labels"]
         held = lake.read("labels", version, ["image_id"])["image_id"]
         # What had been withdrawn by then was left out.
-        mine = [one for one in held.filter(held.is_in(list(image_ids))) if since.get(one, NEVER) >= row["exported_at"]]
+        mine = [
+            image_id
+            for image_id in held.filter(held.is_in(list(image_ids)))
+            if since.get(image_id, NEVER) >= row["exported_at"]
+        ]
         if mine:
             names = ("folder", "form", "snapshot_id", "exported_at")
-            found.append(Copy(**{name: row[name] for name in names}, pictures=len(mine)))
-    return found
+            exports.append(Copy(**{name: row[name] for name in names}, pictures=len(mine)))
+    return exports

@@ -14,7 +14,7 @@ from tasks.lake import Commit, Lake
 from tasks.review.site import renew_site, site_settings
 from tasks.review.site.page import Source
 from tasks.review.site.precision import Precision, label_text, precision_of, sampled_ids
-from tasks.runtime.identity import code_version, digest, new_run_id
+from tasks.runtime.items.identity import code_version, digest, new_run_id
 from tasks.runtime.snapshots import find_snapshot
 
 STAGE_NAME = "review.marks"
@@ -90,34 +90,34 @@ def read_marks(text: str | bytes) -> MarkFile:
         ) from error
 
 
-def import_marks(lake: Lake, given: MarkFile, reviewer: str) -> Imported:
+def import_marks(lake: Lake, file: MarkFile, reviewer: str) -> Imported:
     """Write the marks to the table `marks` and renew the site.
 
     A second mark of a reviewer on the same label replaces the first.
     """
-    done = store_marks(lake, given, reviewer)
+    done = store_marks(lake, file, reviewer)
     renew_site(lake, find_snapshot(lake, done.snapshot_id))
     return done
 
 
-def store_marks(lake: Lake, given: MarkFile, reviewer: str) -> Imported:
+def store_marks(lake: Lake, file: MarkFile, reviewer: str) -> Imported:
     """The same, but for the site."""
     if not reviewer.strip():
         raise InputError("a reviewer's name is needed: --reviewer NAME")
-    row = find_snapshot(lake, given.snapshot_id)
+    row = find_snapshot(lake, file.snapshot_id)
     source = Source(lake, row, site_settings(lake, row["snapshot_id"]) or ReviewSettings())
     labels = source.read("labels").select("image_id", "sha256", label=label_text())
     known = {image_id: (sha256, label) for image_id, sha256, label in labels.iter_rows()}
     sampled = set(sampled_ids(source))
     rows: dict[str, dict[str, Any]] = {}
     outcomes: list[str] = []
-    for one in given.marks:
-        shown = known.get(one.image_id)
+    for mark in file.marks:
+        shown = known.get(mark.image_id)
         outcome = ""
-        if shown is None or shown != (one.sha256, one.label):
+        if shown is None or shown != (mark.sha256, mark.label):
             outcome = "the snapshot keeps no such picture" if shown is None else "it was another picture or label"
         else:
-            made = _row(one, row["snapshot_id"], reviewer.strip(), one.image_id in sampled)
+            made = _row(mark, row["snapshot_id"], reviewer.strip(), mark.image_id in sampled)
             outcome = "marked twice in the file" if made["mark_id"] in rows else ""
             rows[made["mark_id"]] = made
         outcomes.append(outcome)
@@ -125,33 +125,33 @@ def store_marks(lake: Lake, given: MarkFile, reviewer: str) -> Imported:
         commit = Commit(new_run_id("marks"), 1, stage=STAGE_NAME, code_version=code_version())
         written = [{**made, "run_id": commit.run_id, "written_at": datetime.now(UTC)} for made in rows.values()]
         lake.upsert("marks", written, commit)
-    noted = store_notes(lake, given.notes, known, row["snapshot_id"], reviewer.strip())
+    noted = store_notes(lake, file.notes, known, row["snapshot_id"], reviewer.strip())
     now = Source(lake, row, source.settings)
     refused = Counter(filter(None, (*outcomes, *noted)))
     return Imported(row["snapshot_id"], len(rows), refused, precision_of(now), tuple(outcomes), noted)
 
 
 def store_notes(
-    lake: Lake, given: list[Note], known: Mapping[str, tuple[str, str]], snapshot_id: str, author: str
+    lake: Lake, notes: list[Note], known: Mapping[str, tuple[str, str]], snapshot_id: str, author: str
 ) -> tuple[str, ...]:
     """Write notes to the table `notes`; what became of each: empty, or why it was refused."""
     rows: dict[str, dict[str, Any]] = {}
     outcomes = []
-    for one in given:
-        shown, text = known.get(one.image_id), one.notes.strip()
-        if shown is None or shown[0] != one.sha256 or not text:
+    for note in notes:
+        shown, text = known.get(note.image_id), note.notes.strip()
+        if shown is None or shown[0] != note.sha256 or not text:
             outcomes.append(
                 "the snapshot keeps no such picture" if shown is None else "it was another picture" if text else "empty"
             )
             continue
-        note_id = digest("note", one.image_id, author)
+        note_id = digest("note", note.image_id, author)
         outcomes.append("noted twice in the file" if note_id in rows else "")
         rows[note_id] = {
             "note_id": note_id,
-            **{"image_id": one.image_id, "snapshot_id": snapshot_id, "sha256": one.sha256, "notes": text},
-            **{"author": author, "licence": one.licence, "stage": NOTES_STAGE, "item_id": note_id},
-            "made_from": digest(note_id, text, one.licence),
-            "noted_at": one.noted_at if one.noted_at.tzinfo else one.noted_at.replace(tzinfo=UTC),
+            **{"image_id": note.image_id, "snapshot_id": snapshot_id, "sha256": note.sha256, "notes": text},
+            **{"author": author, "licence": note.licence, "stage": NOTES_STAGE, "item_id": note_id},
+            "made_from": digest(note_id, text, note.licence),
+            "noted_at": note.noted_at if note.noted_at.tzinfo else note.noted_at.replace(tzinfo=UTC),
         }
     if rows:
         commit = Commit(new_run_id("notes"), 1, stage=NOTES_STAGE, code_version=code_version())
@@ -160,19 +160,19 @@ def store_notes(
     return tuple(outcomes)
 
 
-def _row(one: Mark, snapshot_id: str, reviewer: str, sampled: bool) -> dict[str, Any]:
-    mark_id = digest("mark", one.image_id, one.sha256, one.label, reviewer)
+def _row(mark: Mark, snapshot_id: str, reviewer: str, sampled: bool) -> dict[str, Any]:
+    mark_id = digest("mark", mark.image_id, mark.sha256, mark.label, reviewer)
     return {
         "mark_id": mark_id,
-        "image_id": one.image_id,
+        "image_id": mark.image_id,
         "snapshot_id": snapshot_id,
-        "sha256": one.sha256,
-        "label": one.label,
-        "mark": one.mark,
-        "note": one.note.strip() or None,
+        "sha256": mark.sha256,
+        "label": mark.label,
+        "mark": mark.mark,
+        "note": mark.note.strip() or None,
         "sampled": sampled,
         "reviewer": reviewer,
-        "marked_at": one.marked_at if one.marked_at.tzinfo else one.marked_at.replace(tzinfo=UTC),
+        "marked_at": mark.marked_at if mark.marked_at.tzinfo else mark.marked_at.replace(tzinfo=UTC),
         "stage": STAGE_NAME,
         "item_id": mark_id,
         "made_from": mark_id,

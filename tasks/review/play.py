@@ -21,7 +21,7 @@ from tasks.review.site.page import Source
 from tasks.review.site.transcript import conversation
 from tasks.review.site.words import place_name
 from tasks.reward.metrics import geoscore
-from tasks.runtime.identity import code_version, digest, new_run_id
+from tasks.runtime.items.identity import code_version, digest, new_run_id
 from tasks.runtime.labelled import ON_THE_GROUND
 
 STAGE_NAME = "review.play"
@@ -99,14 +99,14 @@ class Game:
         shape = {name: rows[0][name] for name in ("kind", "width", "height")}
         return {**told, **shape, "round": self.round_of(player, rows[0]["image_id"])}
 
-    def store(self, given: Guess) -> dict[str, Any]:
+    def store(self, guess: Guess) -> dict[str, Any]:
         """Store a guess, unless this player's first one on the picture stands already; then the truth is told."""
-        row = self.picture_of(given.player, given.round)
+        row = self.picture_of(guess.player, guess.round)
         way = self.ways[row["image_id"]]
-        guess_id = digest("guess", row["image_id"], given.player)
+        guess_id = digest("guess", row["image_id"], guess.player)
         known = _guesses(self.lake).filter(guess_id=guess_id).to_dicts()
         if not known:
-            known = [self._stored(guess_id, given, row, way)]
+            known = [self._stored(guess_id, guess, row, way)]
         mine = known[0]
         title = place_name(row["city"], row["region"], row["country"])
         return {
@@ -118,21 +118,21 @@ class Game:
             "agent": conversation({**row, **way}, (way.get("view_width"), way.get("view_height"))),
         }
 
-    def _stored(self, guess_id: str, given: Guess, row: dict[str, Any], way: dict[str, Any]) -> dict[str, Any]:
-        error_km = float(distance_km(given.lat, given.lon, row["true_lat"], row["true_lon"]))
-        at = given.guessed_at if given.guessed_at.tzinfo else given.guessed_at.replace(tzinfo=UTC)
+    def _stored(self, guess_id: str, guess: Guess, row: dict[str, Any], way: dict[str, Any]) -> dict[str, Any]:
+        error_km = float(distance_km(guess.lat, guess.lon, row["true_lat"], row["true_lon"]))
+        at = guess.guessed_at if guess.guessed_at.tzinfo else guess.guessed_at.replace(tzinfo=UTC)
         commit = Commit(new_run_id("play"), 1, stage=STAGE_NAME, code_version=code_version())
         made = {
-            **{"guess_id": guess_id, "image_id": row["image_id"], "sha256": row["sha256"], "why": given.why.strip()},
-            **{"snapshot_id": self.snapshot_id, "lat": given.lat, "lon": given.lon, "error_km": error_km},
-            **{"geoscore": float(geoscore(error_km)), "author": given.player, "licence": given.licence},
+            **{"guess_id": guess_id, "image_id": row["image_id"], "sha256": row["sha256"], "why": guess.why.strip()},
+            **{"snapshot_id": self.snapshot_id, "lat": guess.lat, "lon": guess.lon, "error_km": error_km},
+            **{"geoscore": float(geoscore(error_km)), "author": guess.player, "licence": guess.licence},
             **{"policy": _policy(way), "agent_km": way["error_km"], "guessed_at": at},
             **{"stage": STAGE_NAME, "item_id": guess_id, "made_from": guess_id, "run_id": commit.run_id},
             "written_at": datetime.now(UTC),
         }
-        note = Note(image_id=row["image_id"], sha256=row["sha256"], notes=given.why, licence=given.licence, noted_at=at)
+        note = Note(image_id=row["image_id"], sha256=row["sha256"], notes=guess.why, licence=guess.licence, noted_at=at)
         # The note first: a guess that is there is never stored again, and would lack it.
-        store_notes(self.lake, [note], {row["image_id"]: (row["sha256"], "")}, self.snapshot_id, given.player)
+        store_notes(self.lake, [note], {row["image_id"]: (row["sha256"], "")}, self.snapshot_id, guess.player)
         self.lake.upsert("guesses", [made], commit)
         return made
 
@@ -140,13 +140,13 @@ class Game:
 def read_guess(text: bytes) -> Guess:
     """The guess, or an InputError that names the field."""
     try:
-        given = Guess.model_validate_json(text)
+        guess = Guess.model_validate_json(text)
     except ValidationError as error:
         first = error.errors()[0]
         raise InputError(f"guess: {'.'.join(map(str, first['loc'])) or 'the request'}: {first['msg']}") from error
-    if not given.agreed:
+    if not guess.agreed:
         raise InputError("guess: agreed: guesses are stored only from who agrees to their name and licence")
-    return given
+    return guess
 
 
 def _policy(way: dict[str, Any]) -> str:

@@ -16,9 +16,9 @@ def address_agrees(labels: pl.DataFrame) -> pl.DataFrame:
     # Another check names what is not a point on Earth; here it lies at sea, where no address can be wrong.
     on_earth = pl.col("lat").is_between(-90, 90) & pl.col("lon").is_between(-180, 180)
     points = labels.select(pl.when(on_earth.fill_null(False)).then(pl.col("lat", "lon")).otherwise(0.0))
-    found = labels_of(points["lat"], points["lon"])
+    own_labels = labels_of(points["lat"], points["lon"])
     pairs = labels.select("country_code", "region", "city").hstack(
-        found.select(code="country_code", place="region", town="city", district="district")
+        own_labels.select(code="country_code", place="region", town="city", district="district")
     )
     country = (pl.col("country_code") == pl.col("code")).fill_null(True) | pl.col("country_code").is_null()
     plain = (pl.col("region") == pl.col("place")).fill_null(False) | (pl.col("city") == pl.col("town")).fill_null(False)

@@ -76,8 +76,8 @@ def make_app(
     prefix = urlsplit(base_url or "").path.rstrip("/")
     own_origin = "{0.scheme}://{0.netloc}".format(urlsplit(base_url)) if base_url else None
 
-    def may_see(given: str) -> bool:
-        return hmac.compare_digest(given.encode(), token.encode())
+    def may_see(secret: str) -> bool:
+        return hmac.compare_digest(secret.encode(), token.encode())
 
     def refused(request: Request) -> Response | None:
         if may_see(request.cookies.get(_COOKIE, "")):
@@ -167,16 +167,16 @@ def make_app(
             return PlainTextResponse("too many marks at once, or too slow", 413, {"Connection": "close"})
         site = request.path_params.get("snapshot", snapshot_id)
         try:
-            given = read_marks(body)
-            if given.snapshot_id != site:
+            mark_file = read_marks(body)
+            if mark_file.snapshot_id != site:
                 raise InputError(f"snapshot_id: this site is of snapshot {site}")
             async with storing:  # one commit after the other: no two try for the same version of the table
-                done = await run_in_threadpool(store_marks, lake, given, reviewer)
+                done = await run_in_threadpool(store_marks, lake, mark_file, reviewer)
         except GeofixError as error:
             return PlainTextResponse(str(error), 400)
         logger.info("%s marks and %s notes taken", done.taken, done.notes_taken)
-        said = done.precision.sentence if done.precision else f"{done.taken} marks taken"
-        answer = {"says": said, "outcomes": done.outcomes, "note_outcomes": done.note_outcomes}
+        sentence = done.precision.sentence if done.precision else f"{done.taken} marks taken"
+        answer = {"says": sentence, "outcomes": done.outcomes, "note_outcomes": done.note_outcomes}
         return JSONResponse(answer, background=BackgroundTask(renew, site))
 
     games: dict[tuple[Any, ...], Game] = {}
@@ -202,11 +202,11 @@ def make_app(
             return PlainTextResponse(str(error), 404 if isinstance(error, NotFound) else 400)
 
     async def next_round(request: Request) -> Response:
-        return await play(request, lambda found, player: JSONResponse(found.next_round(player), headers=_UNKEPT))
+        return await play(request, lambda game, player: JSONResponse(game.next_round(player), headers=_UNKEPT))
 
     async def played_picture(request: Request) -> Response:
-        def read(found: Game, player: str) -> Response:
-            row = found.picture_of(player, request.path_params["round"])
+        def read(game: Game, player: str) -> Response:
+            row = game.picture_of(player, request.path_params["round"])
             data = lake.images.read(row["sha256"], row["extension"])
             return Response(data, media_type="image/png" if row["extension"] == "png" else "image/jpeg")
 
@@ -217,7 +217,7 @@ def make_app(
             return PlainTextResponse("guesses are taken from this site only", 403)
         body = await _read_body(request, MOST_BYTES // 100) or b""
         async with storing:
-            answer = await play(request, lambda found, _: JSONResponse(found.store(read_guess(body)), headers=_UNKEPT))
+            answer = await play(request, lambda game, _: JSONResponse(game.store(read_guess(body)), headers=_UNKEPT))
         if answer.status_code == 200:
             answer.background = BackgroundTask(renew, request.path_params.get("snapshot", snapshot_id))
         return answer
@@ -261,9 +261,9 @@ class KnownHost:
         else:
             await self._app(scope, receive, send)
 
-    def _knows(self, given: str) -> bool:
+    def _knows(self, host: str) -> bool:
         try:
-            name = urlsplit(f"http://{given}").hostname or ""
+            name = urlsplit(f"http://{host}").hostname or ""
             if name in self._names or is_loopback_host(name):
                 return True
             ipaddress.ip_address(name)

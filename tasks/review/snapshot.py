@@ -62,13 +62,15 @@ def _looks(lake: Lake, snapshot: str) -> int:
     last = _row(lake, snapshot)
     if last is None:
         return 0
-    damaged = any(one["table"] == "files" and not one["passed"] for one in json.loads(last["checks_json"] or "[]"))
+    damaged = any(
+        entry["table"] == "files" and not entry["passed"] for entry in json.loads(last["checks_json"] or "[]")
+    )
     return (last["looks"] or 0) + damaged
 
 
 def _row(lake: Lake, snapshot: str) -> dict[str, Any] | None:
-    found = lake.read("snapshots").filter(pl.col("snapshot_id") == snapshot)
-    return found.row(0, named=True) if found.height else None
+    rows = lake.read("snapshots").filter(pl.col("snapshot_id") == snapshot)
+    return rows.row(0, named=True) if rows.height else None
 
 
 def open_context(settings: ReviewSettings, setup: WorkerSetup) -> WorkerContext:
@@ -102,11 +104,11 @@ def work(item: dict[str, Any], context: WorkerContext) -> Outcome:
 
 def _decided(lake: Lake, snapshot: str, passed: bool) -> dict[str, Any]:
     """When this content was first reviewed, and what was decided; pending if nothing, or if it no longer passes."""
-    found = _row(lake, snapshot)
-    created = {"created_at": (found["created_at"] if found else None) or datetime.now(UTC)}
+    existing = _row(lake, snapshot)
+    created = {"created_at": (existing["created_at"] if existing else None) or datetime.now(UTC)}
     columns = ("status", "reviewer", "why", "reviewed_at")
-    if found and (passed or found["status"] == "rejected" or not found["checks_passed"]):
-        return created | {column: found[column] for column in columns}
+    if existing and (passed or existing["status"] == "rejected" or not existing["checks_passed"]):
+        return created | {column: existing[column] for column in columns}
     return created | {"status": "pending", "reviewer": None, "why": None, "reviewed_at": None}
 
 

@@ -53,10 +53,10 @@ def require_suites(lake: Lake, tables: Iterable[str], run_id: str) -> None:
             continue
         mine = lake.scan(name).filter((pl.col("run_id") == run_id) & pl.col("tombstone").is_null())
         rows = lake.collect(name, mine.select(_columns(expectations(TABLES[name]))))
-        found = breaches(name, rows) if rows.height else []
-        if found:
-            more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
-            raise SuiteFailed(f"{found[0]}{more}; the rows are in the lake, no snapshot is made of them")
+        broken = breaches(name, rows) if rows.height else []
+        if broken:
+            more = f" (and {len(broken) - 1} more)" if len(broken) > 1 else ""
+            raise SuiteFailed(f"{broken[0]}{more}; the rows are in the lake, no snapshot is made of them")
 
 
 def breaches(name: str, rows: pl.DataFrame) -> list[Check]:
@@ -74,16 +74,16 @@ def validate(name: str, rows: pl.DataFrame, contract: list[Any]) -> list[Check]:
         batches[name] = asset.add_batch_definition_whole_dataframe("rows")
     batch = batches[name].get_batch(batch_parameters={"dataframe": suite_frame(rows, contract)})
     results = batch.validate(gx.ExpectationSuite(name=name, expectations=contract)).results
-    found = {one.expectation_config.meta["says"]: _check(name, one, rows.height) for one in results}
-    return [found[one.meta["says"]] for one in contract]
+    checks = {result.expectation_config.meta["says"]: _check(name, result, rows.height) for result in results}
+    return [checks[expectation.meta["says"]] for expectation in contract]
 
 
 def _check(table: str, outcome: Any, height: int) -> Check:
-    found: Mapping[str, Any] = outcome.result or {}
-    values = found.get("partial_unexpected_list") or []
+    result: Mapping[str, Any] = outcome.result or {}
+    values = result.get("partial_unexpected_list") or []
     # A column of true and false has nothing to show; the sentence says it all.
     shown = sorted({str(value)[:80] for value in values if not isinstance(value, bool) and value == value})
-    unexpected = int(found.get("unexpected_count") or 0)
+    unexpected = int(result.get("unexpected_count") or 0)
     says = outcome.expectation_config.meta["says"]
     return Check(table, says, bool(outcome.success), height, unexpected, tuple(shown[:EXAMPLES]))
 
@@ -94,7 +94,9 @@ def suite_frame(rows: pl.DataFrame, contract: list[Any]) -> SuiteFrame:
 
 
 def _columns(contract: list[Any]) -> list[str]:
-    needed = [getattr(one, "column_list", None) or [getattr(one, "column", None)] for one in contract]
+    needed = [
+        getattr(expectation, "column_list", None) or [getattr(expectation, "column", None)] for expectation in contract
+    ]
     return list(dict.fromkeys(name for names in needed for name in names if name))
 
 
@@ -123,24 +125,26 @@ def expectations(table: Table) -> list[Any]:
     """The contract as Great Expectations has it."""
     from great_expectations import expectations as gxe
 
-    found: list[Any] = [
+    expected: list[Any] = [
         gxe.ExpectColumnValuesToNotBeNull(column=column, meta={"says": f"{column} is never missing"})
         for column in dict.fromkeys((*table.key, *table.required))
     ]
-    said = {"says": f"{', '.join(table.key)} is there once"}
+    key_meta = {"says": f"{', '.join(table.key)} is there once"}
     if len(table.key) == 1:
-        found.append(gxe.ExpectColumnValuesToBeUnique(column=table.key[0], meta=said))
+        expected.append(gxe.ExpectColumnValuesToBeUnique(column=table.key[0], meta=key_meta))
     else:
-        found.append(gxe.ExpectCompoundColumnsToBeUnique(column_list=list(table.key), meta=said))
-    return found + [_as_gx(one) for one in table.expectations]
+        expected.append(gxe.ExpectCompoundColumnsToBeUnique(column_list=list(table.key), meta=key_meta))
+    return expected + [_as_gx(expectation) for expectation in table.expectations]
 
 
-def _as_gx(one: Expectation) -> Any:
+def _as_gx(expectation: Expectation) -> Any:
     from great_expectations import expectations as gxe
 
-    meta = {"says": one.says}
-    if one.values:
-        return gxe.ExpectColumnValuesToBeInSet(column=one.column, value_set=list(one.values), meta=meta)
-    if one.regex:
-        return gxe.ExpectColumnValuesToMatchRegex(column=one.column, regex=one.regex, meta=meta)
-    return gxe.ExpectColumnValuesToBeBetween(column=one.column, min_value=one.low, max_value=one.high, meta=meta)
+    meta = {"says": expectation.says}
+    if expectation.values:
+        return gxe.ExpectColumnValuesToBeInSet(column=expectation.column, value_set=list(expectation.values), meta=meta)
+    if expectation.regex:
+        return gxe.ExpectColumnValuesToMatchRegex(column=expectation.column, regex=expectation.regex, meta=meta)
+    return gxe.ExpectColumnValuesToBeBetween(
+        column=expectation.column, min_value=expectation.low, max_value=expectation.high, meta=meta
+    )

@@ -13,7 +13,7 @@ from tasks.imaging.perspective import Panorama, View, yaw_of_bearing
 from tasks.lake import Commit, Lake
 from tasks.lake.image_store import CorruptImage
 from tasks.lake.reading import newest_versions
-from tasks.runtime.identity import code_version, digest, new_run_id
+from tasks.runtime.items.identity import code_version, digest, new_run_id
 
 SHORTEST = 6  # letters of an id that is cut short
 SHOWN = 5  # ids that share a beginning
@@ -69,20 +69,20 @@ def cut_view(lake: Lake, image_id: str, view: View, bearing_deg: float | None = 
 
 def _panorama(lake: Lake, image_id: str) -> dict[str, Any]:
     images = lake.scan("images")
-    found = lake.collect("images", images.filter(pl.col("image_id") == image_id))
-    if found.is_empty() and len(image_id) >= SHORTEST:
-        found = lake.collect("images", images.filter(pl.col("image_id").str.starts_with(image_id)))
-    live = found.filter(pl.col("tombstone").is_null())
-    found = live if live.height else found.head(1)
-    if found.height > 1:
-        some = ", ".join(found["image_id"].sort()[:SHOWN])
-        raise NotFound(f"{found.height} images begin with '{image_id[:80]}': {some}")
-    if found.is_empty():
+    matches = lake.collect("images", images.filter(pl.col("image_id") == image_id))
+    if matches.is_empty() and len(image_id) >= SHORTEST:
+        matches = lake.collect("images", images.filter(pl.col("image_id").str.starts_with(image_id)))
+    live = matches.filter(pl.col("tombstone").is_null())
+    matches = live if live.height else matches.head(1)
+    if matches.height > 1:
+        some = ", ".join(matches["image_id"].sort()[:SHOWN])
+        raise NotFound(f"{matches.height} images begin with '{image_id[:80]}': {some}")
+    if matches.is_empty():
         raise NotFound(
             f"no image has the id '{image_id[:80]}', nor one that begins so ({SHORTEST} letters are needed); "
             "`geofix show images --where kind=panorama` lists panoramas"
         )
-    image = newest_versions(found, ["image_id"]).row(0, named=True)
+    image = newest_versions(matches, ["image_id"]).row(0, named=True)
     image_id = image["image_id"]
     if image["tombstone"] is not None:
         raise ViewRefused(f"image {image_id} is gone: {image['tombstone']}")

@@ -22,8 +22,8 @@ from tasks.review.evidence import COLLECT
 from tasks.review.export import Copy, exports_of
 from tasks.review.site import renew_site
 from tasks.review.site.thumbnails import forget_pictures
-from tasks.runtime.identity import code_version, digest, new_run_id
-from tasks.runtime.withdrawals import STAGE, delete_files, end_rows
+from tasks.runtime.items.identity import code_version, digest, new_run_id
+from tasks.runtime.items.withdrawals import STAGE, delete_files, end_rows
 
 Rule = Literal["image", "creator", "licence"]
 
@@ -105,12 +105,12 @@ def _meant(images: pl.DataFrame, wanted: str) -> tuple[Rule, str, pl.DataFrame]:
         return rule, rest.strip(), images.filter(pl.col(rule) == rest.strip())
     name = rest.strip() if prefix == "image" else wanted.strip()
     if len(name) >= SHORTEST:
-        found = images.filter(pl.col("image_id").str.starts_with(name))
-        ids = sorted(set(found["image_id"]))
+        matches = images.filter(pl.col("image_id").str.starts_with(name))
+        ids = sorted(set(matches["image_id"]))
         if len(ids) > 1 and name not in ids:
             raise InputError(f"image '{name}' is ambiguous: {', '.join(ids[:5])}")
         if ids:
-            return "image", name if name in ids else ids[0], found.filter(pl.col("image_id") == ids[0])
+            return "image", name if name in ids else ids[0], matches.filter(pl.col("image_id") == ids[0])
     if prefix != "image":
         for column in ("creator", "licence"):
             if images.filter(pl.col(column) == name).height:
@@ -159,13 +159,13 @@ def trained_on(lake: Lake, image_ids: Iterable[str]) -> list[Model]:
     runs = {row["run_id"]: row for row in lake.read("runs", columns=["run_id", "input_versions_json"]).to_dicts()}
     wanted, rows = list(image_ids), models.sort("written_at", "model_id").to_dicts()
     own = {row["model_id"]: _own_samples(lake, row, runs, wanted) for row in rows}
-    found = {model_id for model_id, count in own.items() if count}
-    while more := {row["model_id"] for row in rows if row["parent_id"] in found} - found:
-        found |= more
+    model_ids = {model_id for model_id, count in own.items() if count}
+    while more := {row["model_id"] for row in rows if row["parent_id"] in model_ids} - model_ids:
+        model_ids |= more
     return [
         Model(row["model_id"], row["training_stage"], row["checkpoint"], own[row["model_id"]])
         for row in rows
-        if row["model_id"] in found
+        if row["model_id"] in model_ids
     ]
 
 

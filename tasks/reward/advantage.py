@@ -83,12 +83,12 @@ def blocks_of_k(rewards: NDArray[np.float64], k: int) -> NDArray[np.float64]:
 
     Excluded rollouts may leave a last block of fewer; a rollout alone in one is compared with a reward of 0.
     """
-    found = np.empty_like(rewards)
+    advantages = np.empty_like(rewards)
     for start in range(0, len(rewards), k):
         block = rewards[start : start + k]
         others = [np.delete(block, at) for at in range(len(block))]
-        found[start : start + k] = [block.max() - (rest.max() if len(rest) else 0.0) for rest in others]
-    return found
+        advantages[start : start + k] = [block.max() - (rest.max() if len(rest) else 0.0) for rest in others]
+    return advantages
 
 
 def every_set_of_k(rewards: NDArray[np.float64], k: int) -> NDArray[np.float64]:
@@ -105,6 +105,6 @@ def every_set_of_k(rewards: NDArray[np.float64], k: int) -> NDArray[np.float64]:
     sets = np.array([math.comb(j, k - 2) for j in range(n)], dtype=np.float64)
     below = np.concatenate(([0.0], np.cumsum(sets)[:-1]))
     weighted = np.concatenate(([0.0], np.cumsum(sets * rising)[:-1]))
-    found = np.empty_like(rewards)
-    found[order] = (below * rising - weighted) / math.comb(n, k)
-    return found
+    advantages = np.empty_like(rewards)
+    advantages[order] = (below * rising - weighted) / math.comb(n, k)
+    return advantages

@@ -166,14 +166,14 @@ def _read_closely(body: str, tagged: bool) -> ParsedAnswer | ParseFailure:
     if len(loose) > MAX_PLAIN:
         return ParseFailure("too_long", text=body)
     tagged = tagged or inner is not None
-    found = _read_loose(loose, body, tagged)
-    if isinstance(found, ParseFailure) and found.reason == "ambiguous":
+    loose_answer = _read_loose(loose, body, tagged)
+    if isinstance(loose_answer, ParseFailure) and loose_answer.reason == "ambiguous":
         marks = list(_FINALLY.finditer(loose))
         if marks:
             last = _read_loose(loose[marks[-1].end() :], body, tagged)
             if isinstance(last, ParsedAnswer) and last.has_point:
                 return last
-    return found
+    return loose_answer
 
 
 def _read_loose(loose: str, body: str, tagged: bool) -> ParsedAnswer | ParseFailure:
@@ -189,12 +189,14 @@ def _read_loose(loose: str, body: str, tagged: bool) -> ParsedAnswer | ParseFail
         after = _labelled_after(loose)
         if after is not None:
             points.append(after)
-    found = point_candidates(loose, tagged)
+    candidates = point_candidates(loose, tagged)
     if points and not isinstance(points[0], str):
         # Labels decide; a pair that says the same in another form is not a second point.
-        points += [one.place for one in found if not isinstance(one.place, str) and one.strong]
+        points += [
+            candidate.place for candidate in candidates if not isinstance(candidate.place, str) and candidate.strong
+        ]
     elif not points:
-        points += [one.place for one in found]
+        points += [candidate.place for candidate in candidates]
     if points:
         first = next((point for point in points if not isinstance(point, str)), points[0])
         if any(point == "ambiguous" or not _same(point, first) for point in points):
@@ -211,10 +213,10 @@ def _read_loose(loose: str, body: str, tagged: bool) -> ParsedAnswer | ParseFail
     return ParseFailure("no_coordinates" if tagged else "no_answer", address, body)
 
 
-def _same(one: Point | str, other: Point | str) -> bool:
-    if isinstance(one, str) or isinstance(other, str):
-        return one == other
-    return all(abs(a - b) <= SAME_DEGREES for a, b in zip(one, other, strict=True))
+def _same(point: Point | str, other: Point | str) -> bool:
+    if isinstance(point, str) or isinstance(other, str):
+        return point == other
+    return all(abs(a - b) <= SAME_DEGREES for a, b in zip(point, other, strict=True))
 
 
 def _labelled(fields: Fields) -> Point | str:
@@ -231,7 +233,7 @@ def _labelled_after(text: str) -> Point | str | None:
     """The point in `48.85 latitude, 2.29 longitude`; None if the text labels nothing that way."""
     if not re.search(r"\d[^\n]{0,30}lat", text, re.IGNORECASE):
         return None
-    found: dict[str, float | str] = {}
+    by_axis: dict[str, float | str] = {}
     numbers = list(islice(find_angles(text), MOST_ANGLES + 1))
     if len(numbers) > MOST_ANGLES:
         return None
@@ -239,10 +241,10 @@ def _labelled_after(text: str) -> Point | str | None:
         for axis in ("lat", "lon"):
             if _AFTER[axis].match(text, angle.end):
                 value = angle.on("lat" if axis == "lat" else "lon")
-                if found.get(axis, value) != value:
+                if by_axis.get(axis, value) != value:
                     return "ambiguous"
-                found[axis] = value
-    return as_point(found["lat"], found["lon"]) if len(found) == 2 else None
+                by_axis[axis] = value
+    return as_point(by_axis["lat"], by_axis["lon"]) if len(by_axis) == 2 else None
 
 
 def split_levels(text: str) -> Address | None:
@@ -282,10 +284,10 @@ def _from_fields(fields: Fields, body: str) -> ParsedAnswer | ParseFailure:
 def _listed(value: object, swapped: bool) -> Point | str:
     """The point in a list of two numbers, or in a text that is a pair."""
     if isinstance(value, str):
-        found = point_candidates(
+        candidates = point_candidates(
             f"{'lon, lat' if swapped else 'coordinates'}: {plain_spelling(value[:200])}", tagged=True
         )
-        places = [one.place for one in found]
+        places = [candidate.place for candidate in candidates]
         return places[0] if len(places) == 1 else "ambiguous" if places else "not_a_number"
     if not isinstance(value, list) or len(value) not in (2, 3):
         return "missing_coordinates" if value is None else "not_a_number"

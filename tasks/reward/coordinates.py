@@ -106,12 +106,12 @@ def find_angles(text: str) -> Iterator[Angle]:
     """Every number of a plain text that could be a coordinate, left to right; measures such as `5 km` are left out."""
     doubtful = -1  # where the second half of a range starts
     for match in _ANGLE.finditer(text):
-        found, second = _angle(text, match)
-        if found is None:
+        angle, second = _angle(text, match)
+        if angle is None:
             continue
-        if found.start <= doubtful < found.end:
-            found = _with(found, "ambiguous")
-        yield found
+        if angle.start <= doubtful < angle.end:
+            angle = _with(angle, "ambiguous")
+        yield angle
         doubtful = max(doubtful, second)
 
 
@@ -130,39 +130,39 @@ def _angle(text: str, match: re.Match[str]) -> tuple[Angle | None, int]:
         next((match[name].replace(",", ".") for name in names if match[name]), "") for names in _SIXTIETHS
     )
     letters = [(match[name] or "").strip().removeprefix("of").strip() for name in ("before", "low", "after")]
-    said = [_compass(letter) for letter in letters if letter]
+    compass = [_compass(letter) for letter in letters if letter]
     told = _compass(match["told"]) if match["told"] else ""
     if told and not (sign == "-" and told in "SW"):  # "-33.9 (South)" explains its sign
-        said.append(told)
+        compass.append(told)
     sixtieths = float(minutes or 0), float(seconds or 0)
     wrong = "not_a_number" if match["extra"] or max(sixtieths) >= 60 else None
-    if len(said) > 1:
+    if len(compass) > 1:
         wrong = "conflicting_hemisphere"
     ranged = _RANGE.match(text, end)
-    if ranged is not None and said and said[0] in "NS" and _EASTING.match(text, ranged.end()):
+    if ranged is not None and compass and compass[0] in "NS" and _EASTING.match(text, ranged.end()):
         ranged = None  # 48.85° N - 2.29° E
     if ranged is not None:
         wrong = "ambiguous"
     if match["sign"] and len(match["sign"]) > 1:  # a dash and a space: a sign, or what parts a name from its place
         if _DASH.search(text[max(0, match.start("sign") - 3) : match.start("sign")]):
-            if said:
+            if compass:
                 sign = ""
             else:
                 wrong = wrong or "ambiguous"
         elif "\n" in text[:start][-2:]:
             wrong = wrong or "ambiguous"  # a bullet, or a sign
     size = float(number) + sixtieths[0] / 60 + sixtieths[1] / 3600
-    found = Angle(
+    angle = Angle(
         start,
         end,
         -size if sign == "-" else size,
-        said[0] if said else "",
+        compass[0] if compass else "",
         # A minute of arc is as fine as two decimals.
         len(number.partition(".")[2].split("e")[0].split("E")[0]) + 2 * bool(minutes) + 2 * bool(seconds),
-        bool(said or match["mark"]),
+        bool(compass or match["mark"]),
         wrong,
     )
-    return found, (ranged.end() - 1 if ranged is not None else -1)
+    return angle, (ranged.end() - 1 if ranged is not None else -1)
 
 
 def _compass(word: str) -> str:
@@ -230,11 +230,11 @@ def read_coordinate(value: object, axis: Axis) -> float | str:
         if parts is not None:
             seconds = f'{parts["seconds"]}"' if parts["seconds"] else ""
             text = f"{parts['degrees']}°{parts['minutes']}'{seconds}{text[parts.end() :]}"
-    found = angle_at(text)
-    if found is None:
+    angle = angle_at(text)
+    if angle is None:
         return "not_a_number"
-    unread = _UNREAD.match(text, found.end) if not (found.decimals or found.letter) else None
-    return "ambiguous" if unread is not None and not _UNIT.match(text, unread.end()) else found.on(axis)
+    unread = _UNREAD.match(text, angle.end) if not (angle.decimals or angle.letter) else None
+    return "ambiguous" if unread is not None and not _UNIT.match(text, unread.end()) else angle.on(axis)
 
 
 @dataclass(frozen=True)
@@ -292,28 +292,28 @@ def without_orders(text: str) -> str:
 
 def point_candidates(text: str, tagged: bool) -> list[Candidate]:
     """Every point that plain text names in a form of its own, each with the reason where it is none."""
-    found: list[Candidate] = []
+    candidates: list[Candidate] = []
 
     def take_link(match: re.Match[str]) -> str:
         for form in _IN_LINK:
             inside = form.search(match[0])
             if inside is not None:
-                found.append(Candidate(_link_point(inside), match.start(), True))
+                candidates.append(Candidate(_link_point(inside), match.start(), True))
                 break
         return " " * len(match[0])
 
     bare = _LINK.sub(take_link, _NUMBERING.sub(r"\1   ", text))
     bare = _COMMA_PAIR.sub(_decimal_points, bare)
-    found += [Candidate(place, at, True) for at, place in _tables(bare)]
-    if any(one.strong for one in found) and not tagged:
-        return found
+    candidates += [Candidate(place, at, True) for at, place in _tables(bare)]
+    if any(candidate.strong for candidate in candidates) and not tagged:
+        return candidates
     numbers = list(islice(find_angles(bare), MOST_ANGLES + 1))
     runs = [run for run in _runs(bare, numbers) if len(run) > 1]
     if len(runs) > _MOST_RUNS or len(numbers) > MOST_ANGLES:
-        return [*found, Candidate("ambiguous", 0, False)]
+        return [*candidates, Candidate("ambiguous", 0, False)]
     for run in runs:
-        found += _from_run(bare, run, tagged)
-    return sorted(found, key=lambda one: one.start)
+        candidates += _from_run(bare, run, tagged)
+    return sorted(candidates, key=lambda candidate: candidate.start)
 
 
 def _decimal_points(match: re.Match[str]) -> str:
@@ -344,7 +344,9 @@ def _from_run(text: str, run: list[Angle], tagged: bool) -> list[Candidate]:
     swapped = _LON_FIRST.search(before) is not None
     explicit = swapped or _LAT_FIRST.search(before) is not None
     if len(run) % 2:
-        return [Candidate("ambiguous", run[0].start, False)] if explicit or all(one.precise for one in run) else []
+        return (
+            [Candidate("ambiguous", run[0].start, False)] if explicit or all(number.precise for number in run) else []
+        )
     pairs = list(zip(run[::2], run[1::2], strict=True))
     return [
         Candidate(_pair(first, second, swapped), first.start, explicit or (bool(first.letter) and bool(second.letter)))
@@ -358,7 +360,7 @@ def _in_sixtieths(text: str, run: list[Angle]) -> list[Angle]:
     size = len(run) // 2
     angles = []
     for part in (run[:size], run[size:]):
-        words = [text[one.start : one.end] for one in part]
+        words = [text[number.start : number.end] for number in part]
         spaced = all(text[a.end : b.start].isspace() for a, b in pairwise(part))
         whole = all(word.lstrip("+-").isdigit() for word in words[:-1])
         fine = all(re.fullmatch(_PART, word, re.ASCII) and float(word) < 60 for word in words[1:])
@@ -372,9 +374,9 @@ def _in_sixtieths(text: str, run: list[Angle]) -> list[Angle]:
 
 def _without_third(run: list[Angle]) -> list[Angle]:
     """Two of three numbers where the third can only be an altitude, a zoom or a house number."""
-    whole = [one for one in run if not one.precise]
-    others = [one for one in run if one.precise]
-    if len(whole) == 1 and whole[0] is not run[1] and all(one.decimals >= 3 or one.letter for one in others):
+    whole = [number for number in run if not number.precise]
+    others = [number for number in run if number.precise]
+    if len(whole) == 1 and whole[0] is not run[1] and all(other.decimals >= 3 or other.letter for other in others):
         return others
     return run
 
@@ -435,7 +437,7 @@ def as_point(lat: float | str, lon: float | str) -> Point | str:
 
 def _tables(text: str) -> list[tuple[int, Point | str]]:
     """Points of tables whose head has a column for each coordinate: markdown, tabs or commas."""
-    found: list[tuple[int, Point | str]] = []
+    points: list[tuple[int, Point | str]] = []
     columns: tuple[str, int, int, int] | None = None
     at = 0
     for line in text.split("\n")[:400]:
@@ -447,11 +449,11 @@ def _tables(text: str) -> list[tuple[int, Point | str]]:
             mark, width, lat, lon = columns
             cells = [cell.strip() for cell in line.strip().strip("|").split(mark)]
             if len(cells) == width and any(cell.strip("-: ") for cell in cells):
-                found.append((position, _cell_point(cells[lat], cells[lon])))
+                points.append((position, _cell_point(cells[lat], cells[lon])))
             elif not set(line.strip()) <= set("|-: \t"):
                 columns = None
         columns = columns or _head(line)
-    return found
+    return points
 
 
 def _head(line: str) -> tuple[str, int, int, int] | None:

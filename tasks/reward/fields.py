@@ -102,7 +102,7 @@ def read_json(text: str) -> Fields | None:
         root = json.loads(text, parse_int=float)
     except (ValueError, RecursionError):
         return None
-    found: Fields = {}
+    fields: Fields = {}
     depth_of: dict[str, int] = {}
     queue: deque[tuple[Any, int]] = deque([(root, 0)])
     seen = 0
@@ -118,11 +118,11 @@ def read_json(text: str) -> Fields | None:
                 queue.append((value, depth + 1))  # {"location": {"lat": ..}}; never lists, whose order means nothing
             elif field is not None:
                 name = "riap" if field == "pair" and geojson else field
-                if name not in found:
-                    found[name], depth_of[name] = value, depth
-                elif name in ("lat", "lon", "pair", "riap") and depth_of[name] == depth and found[name] != value:
-                    found[CONFLICT] = True
-    return found
+                if name not in fields:
+                    fields[name], depth_of[name] = value, depth
+                elif name in ("lat", "lon", "pair", "riap") and depth_of[name] == depth and fields[name] != value:
+                    fields[CONFLICT] = True
+    return fields
 
 
 def read_labels(text: str) -> tuple[Fields, bool]:
@@ -130,7 +130,7 @@ def read_labels(text: str) -> tuple[Fields, bool]:
 
     Takes what `json` refuses: unquoted values, single quotes, trailing commas, missing braces.
     """
-    found: Fields = {}
+    fields: Fields = {}
     keys = list(islice(_KEY.finditer(text), _MAX_NODES + 1))
     ambiguous = len(keys) > _MAX_NODES
     ends = [key.start() for key in keys[1:]] + [len(text)]
@@ -141,10 +141,10 @@ def read_labels(text: str) -> tuple[Fields, bool]:
         value = _value(text, key.end(), end, field)
         if field in ("lat", "lon"):
             value = _on_side(value, text, key)
-        if field in ("lat", "lon") and found.get(field, value) != value:
+        if field in ("lat", "lon") and fields.get(field, value) != value:
             ambiguous = True
-        found.setdefault(field, value)
-    return found, ambiguous
+        fields.setdefault(field, value)
+    return fields, ambiguous
 
 
 def _on_side(value: str, text: str, key: re.Match[str]) -> str:

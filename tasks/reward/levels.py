@@ -61,7 +61,11 @@ def address_lines(address: Address) -> tuple[str, ...]:
     place = address.city or ""
     parts = [part.strip() for part in place.split(",") if part.strip()]
     coarser = [replace(address, city=part) for part in reversed(parts)] if len(parts) > 1 else []
-    tried = [address, *coarser, *(replace(one, region=None) for one in (address, *coarser) if one.city)]
+    tried = [
+        address,
+        *coarser,
+        *(replace(level_address, region=None) for level_address in (address, *coarser) if level_address.city),
+    ]
     return tuple(dict.fromkeys(line for line in map(address_line, tried) if line))
 
 
@@ -84,13 +88,13 @@ def _gazetteer_names(truth: Address) -> tuple[frozenset[str], frozenset[str], fr
     )
 
 
-def same_name(said: str | None, names: frozenset[str]) -> bool:
+def same_name(name: str | None, names: frozenset[str]) -> bool:
     """Whether a name is one of the known ones."""
-    if not said:
+    if not name:
         return False
     # "Beijing (Dongcheng District)", "Tibet, Tingri": what stands before the detail is the name.
-    head = said.partition("(")[0].partition(",")[0]
-    return bool((spellings(said) | spellings(head)) & names)
+    head = name.partition("(")[0].partition(",")[0]
+    return bool((spellings(name) | spellings(head)) & names)
 
 
 def levels_by_rule(
@@ -107,7 +111,7 @@ def levels_by_rule(
     unsaid coarser ones right (Los Angeles implies California).
     """
     known = known_names(truth, aliases)
-    said = level_names(answer.address)
+    answer_names = level_names(answer.address)
     code = country_code(truth.country) if truth.country else None
     text = "" if answer.address else without_denied(answer.text)
     claim = one_claim(text, known, code)
@@ -115,7 +119,7 @@ def levels_by_rule(
     searched = _without_other_regions(prose, truth, code)
     right: dict[Level, bool] = {}
     for level, names in known.items():
-        name = said[level]
+        name = answer_names[level]
         if level == "country" and code and not name:
             names = names - country_names(truth.country or "")  # found below, longest name first
         if level == "city" and name and names_several_cities(name, known["city"], code):
@@ -129,10 +133,10 @@ def levels_by_rule(
     right["province_or_state"] |= _postal_code_in(claim or text, known["province_or_state"])
     if right["city"] and is_namesake(answer, truth, point):
         right["city"] = False
-    if not right["country"] and (countries or said["country"]):
+    if not right["country"] and (countries or answer_names["country"]):
         right = dict.fromkeys(LEVELS, False)
-    right["province_or_state"] |= right["city"] and not said["province_or_state"]
-    right["country"] |= (right["province_or_state"] or right["city"]) and not said["country"]
+    right["province_or_state"] |= right["city"] and not answer_names["province_or_state"]
+    right["country"] |= (right["province_or_state"] or right["city"]) and not answer_names["country"]
     return {level: right[level] if known[level] else None for level in LEVELS}
 
 
@@ -150,10 +154,10 @@ def is_namesake(answer: ParsedAnswer | ParseFailure, truth: Address, point: tupl
     true = region_divisions(truth.region, code) if truth.region and code else set()
     if not true:
         return False
-    said = level_names(answer.address)
+    names = level_names(answer.address)
     # "Portland, Maine" may stand in the field of the city, or in prose.
-    tail = (said["city"] or "").partition(",")[2] or (said["city"] or "").partition("(")[2].rstrip(") ")
-    for text in (said["province_or_state"], tail):
+    tail = (names["city"] or "").partition(",")[2] or (names["city"] or "").partition("(")[2].rstrip(") ")
+    for text in (names["province_or_state"], tail):
         named = region_divisions(text, code) if text else set()
         if named:
             return not named & true
@@ -165,13 +169,13 @@ def is_namesake(answer: ParsedAnswer | ParseFailure, truth: Address, point: tupl
 
 def _regions_after_city(text: str, truth: Address, code: str | None) -> set[str]:
     """The regions that prose names behind a comma after the true city: `Portland, Maine`, `Portland, ME`."""
-    found: set[str] = set()
+    divisions: set[str] = set()
     for name in city_names(truth.city, truth.country) if truth.city else ():
         for behind in re.findall(
             rf"\b{re.escape(name)}\s?,\s{{0,3}}([^,.;\n]{{2,40}})", text[:MAX_TEXT], re.IGNORECASE
         ):
-            found |= region_divisions(behind.strip(), code)
-    return found
+            divisions |= region_divisions(behind.strip(), code)
+    return divisions
 
 
 def verdicts(
@@ -186,31 +190,31 @@ def verdicts(
     A city in another region than the true one is nothing to judge: its name may well be the same.
     """
     names = level_names(truth)
-    found: dict[Level, LevelVerdict | None] = {}
+    by_level: dict[Level, LevelVerdict | None] = {}
     for level, rule in levels_by_rule(answer, truth, aliases, point).items():
         name = names[level]
         if rule is None or name is None:
-            found[level] = None
+            by_level[level] = None
         elif level == "city" and not rule and is_namesake(answer, truth, point):
-            found[level] = LevelVerdict(False)
+            by_level[level] = LevelVerdict(False)
         elif rule or verifier is None or not answer.text.strip():
-            found[level] = LevelVerdict(rule)
+            by_level[level] = LevelVerdict(rule)
         else:
-            found[level] = LevelVerdict(rule, verifier(level, answer.text, name))
-    return found
+            by_level[level] = LevelVerdict(rule, verifier(level, answer.text, name))
+    return by_level
 
 
-def _same(level: Level, said: str, names: frozenset[str], truth: Address) -> bool:
+def _same(level: Level, name: str, names: frozenset[str], truth: Address) -> bool:
     """Whether a named level is the true one: by its folded names, or by the one name table with aliases both ways."""
     true_name = level_names(truth)[level]
     code = country_code(truth.country) if truth.country else None
-    if level == "province_or_state" and true_name and region_divisions(said, code):
-        return same_region(said, true_name, code)  # "Washington, D.C." is a name of its own
-    if same_name(said, names) or true_name is None:
-        return same_name(said, names)
+    if level == "province_or_state" and true_name and region_divisions(name, code):
+        return same_region(name, true_name, code)  # "Washington, D.C." is a name of its own
+    if same_name(name, names) or true_name is None:
+        return same_name(name, names)
     if level == "country":
-        return same_country(said, true_name)
-    return same_region(said, true_name, code) if level == "province_or_state" else same_city(said, true_name, code)
+        return same_country(name, true_name)
+    return same_region(name, true_name, code) if level == "province_or_state" else same_city(name, true_name, code)
 
 
 def one_claim(text: str, known: dict[Level, frozenset[str]], code: str | None) -> str:
@@ -245,9 +249,9 @@ def _countries_said(
     for name in sorted(known["province_or_state"] | known["city"], key=len, reverse=True):
         if len(name) > 3:
             prose = f" {prose} ".replace(f" {name} ", " | ").strip()
-    found = countries_in(prose, raw) if prose else set()
-    hedged = len(found) > 2 or (len(found) == 2 and re.search(r"\bor\b|/", raw) is not None)
-    return {""} if hedged else found
+    countries = countries_in(prose, raw) if prose else set()
+    hedged = len(countries) > 2 or (len(countries) == 2 and re.search(r"\bor\b|/", raw) is not None)
+    return {""} if hedged else countries
 
 
 def _postal_code_in(text: str, names: frozenset[str]) -> bool:

@@ -138,9 +138,9 @@ def _means(ordered: Floats, answered: int, n: int, resamples: int, rng: np.rando
         # The mean of many rows of one bin varies about the bin's own mean as a normal variable does.
         noise = rng.standard_normal((2, len(part)))
         score_draws.append((drawn @ bin_points + noise[0] * np.sqrt(drawn @ spread_points)) / n)
-        said = drawn[:, :-1].sum(axis=1)
+        answers = drawn[:, :-1].sum(axis=1)
         km = drawn @ bin_km + noise[1] * np.sqrt(drawn @ spread_km)
-        km_draws.append(np.divide(km, said, out=np.full(len(part), np.nan), where=said > 0))
+        km_draws.append(np.divide(km, answers, out=np.full(len(part), np.nan), where=answers > 0))
     score_interval = _interval(np.concatenate(score_draws))
     km = np.concatenate(km_draws)
     km = km[~np.isnan(km)]
@@ -204,7 +204,7 @@ def compare(
         return ()
     rng = np.random.default_rng(seed)
     n = len(first)
-    found = [
+    metrics = [
         _shares(f"acc@{edge:g}km", (first <= edge).mean(axis=1), (second <= edge).mean(axis=1))
         for edge in THRESHOLDS_KM
     ]
@@ -214,7 +214,7 @@ def compare(
     below, above = _median_interval(first[rows], second[rows], resamples, rng)
     narrower = math.sqrt(len(rows) / n)
     middle = medians[1] - medians[0]
-    found.append(
+    metrics.append(
         Difference("median_km", *medians, middle, middle + below * narrower, middle + above * narrower, None, n=n)
     )
     before, after = (geoscore(np.where(np.isinf(km), np.nan, km)).mean(axis=1) for km in (first, second))
@@ -226,8 +226,8 @@ def compare(
     else:  # of that many rows the mean is normal, and so is the bootstrap's interval
         width = 1.96 * float(gain.std(ddof=1)) / math.sqrt(n)
         low, high = mean - width, mean + width
-    found.append(Difference("geoscore_mean", firsts, firsts + mean, mean, low, high, None, n=n))
-    return tuple(found)
+    metrics.append(Difference("geoscore_mean", firsts, firsts + mean, mean, low, high, None, n=n))
+    return tuple(metrics)
 
 
 def _shares(name: str, first: Floats, second: Floats) -> Difference:

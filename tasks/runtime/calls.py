@@ -11,8 +11,8 @@ import polars as pl
 from schemas.settings.models import ModelsSettings
 from schemas.settings.spread import SpreadSettings
 from tasks.lake import Commit, Lake
-from tasks.runtime.budget_actor import ActorResponseStore
-from tasks.runtime.ray_start import start_ray
+from tasks.runtime.on_ray.budget_actor import ActorResponseStore
+from tasks.runtime.on_ray.start import start_ray
 from tasks.services.call_store import COLUMNS, CallStore, End, process_owner
 from tasks.services.calls import CallLog
 from tasks.services.response_store import FILE, Responses

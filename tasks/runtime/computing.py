@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import ParamSpec, TypeVar
 
-from tasks.services.limits import ConcurrencyLimiter
+from tasks.services.limits import ResizableSemaphore
 
 THREADS = 2  # a worker has one core: while one computes, the other may be reading or writing
 
@@ -44,28 +44,26 @@ class AdaptiveLimiter:
     """How many items are under way: more while they wait for others, fewer while they wait for a thread."""
 
     def __init__(self, least: int, most: int, computing: Computing) -> None:
-        self._least, self._computing = least, computing
-        self._gate = ConcurrencyLimiter(most)
-        self._gate.limit = float(min(least, most))
-        self._most = most
+        self._least, self._most, self._computing = least, most, computing
+        self._places = ResizableSemaphore(min(least, most))
 
     @property
     def limit(self) -> int:
         """Items that may be under way now."""
-        return int(self._gate.limit)
+        return int(self._places.limit)
 
     @contextlib.asynccontextmanager
     async def slot(self) -> AsyncIterator[None]:
         """A place among the items under way, from an item's first request to its last."""
-        await self._gate.enter()
+        await self._places.enter()
         try:
             yield
         finally:
             if self._computing.waiting:
-                self._gate.limit = max(float(self._least), self._gate.limit - 1)
-            elif self._gate.inside >= self.limit:
-                self._gate.limit = min(float(self._most), self._gate.limit + 1)
-            self._gate.leave()
+                self._places.resize(max(self._least, self.limit - 1))
+            elif self._places.inside >= self.limit:
+                self._places.resize(min(self._most, self.limit + 1))
+            self._places.leave()
 
 
 computing = Computing()

@@ -8,28 +8,23 @@ never run with these models gets the defaults below, and says so. No service is 
 import json
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import polars as pl
 
-from schemas.settings.models import CHAT
+from schemas.messages import Usage
+from schemas.settings.models import CHAT, TRAINED
+from schemas.settings.services import ChatEndpoint
 from schemas.tables import TABLES
 from tasks.lake import Lake
-from tasks.runtime.model_costs import (
-    LAST_RUNS,
-    ModelCost,
-    asked_models,
-    history,
-    least_hours,
-    model_cost,
-    tokens_before,
-)
 from tasks.runtime.runner import pending
 from tasks.runtime.stage import ColumnStage, Context, Stage, services_asked
 from tasks.services import Connections
+from tasks.services.connections import Models
 
+LAST_RUNS = 5  # of a step, whose costs are averaged
 # Guesses for one item of a step that was never run.
 DEFAULT_SECONDS = 1.0
 DEFAULT_REQUESTS, DEFAULT_BYTES = 5.0, 1_000_000.0  # of each service, the models' apart
@@ -37,21 +32,46 @@ DEFAULT_TOKENS = 2_000, 500  # of the question and the answer of one call of eac
 
 
 @dataclass(frozen=True)
+class ModelCost:
+    """Calls to the model of one role."""
+
+    role: str
+    endpoint: str
+    model: str | None  # None: the one that is served
+    calls: float
+    prompt_tokens: float
+    completion_tokens: float
+    cost_usd: float | None  # None: its price is not known
+    measured: int = 0  # calls to this very model that the tokens follow from; 0: an assumption
+
+
+@dataclass(frozen=True)
 class StepEstimate:
     """What one step of a run would cost."""
 
     stage: str
-    items: int = 1  # pending
-    measured: int = 0  # items of earlier runs that the sums follow from; 0: the defaults
-    seconds: float = DEFAULT_SECONDS
-    requests: Mapping[str, float] = field(default_factory=dict)  # by "service kind"
-    bytes: Mapping[str, float] = field(default_factory=dict)
-    calls: float = 0.0  # to models
-    prompt_tokens: float = 0.0
-    completion_tokens: float = 0.0
-    cost_usd: float | None = 0.0  # None: a price is not known
-    models: Sequence[ModelCost] = ()  # the same by role
+    items: int  # pending
+    measured: int  # items of earlier runs that the sums follow from; 0: the defaults
+    seconds: float
+    requests: Mapping[str, float]  # by "service kind"
+    bytes: Mapping[str, float]
+    models: Sequence[ModelCost]
     notes: Sequence[str] = ()
+
+    @property
+    def calls(self) -> float:
+        """To models."""
+        return sum(one.calls for one in self.models)
+
+    @property
+    def usage(self) -> Usage:
+        """Tokens and money; a price that is not known leaves the money unknown."""
+        usages = (Usage(round(one.prompt_tokens), round(one.completion_tokens), one.cost_usd) for one in self.models)
+        return sum(usages, start=Usage())
+
+    def to_dict(self) -> dict[str, Any]:
+        """For a machine."""
+        return asdict(self) | asdict(self.usage) | {"requests": dict(self.requests), "calls": self.calls}
 
 
 @dataclass(frozen=True)
@@ -90,62 +110,41 @@ def estimate(
                 items = pending(stage, settings, context).height
                 before = sorted({growing[table] for table in stage.reads if table in growing})
                 notes = [f"what {' and '.join(before)} finds comes on top"] if before else []
-            found.append(_times(item_cost(stage, settings, context), items, context.connections, notes))
+            found.append(_step_estimate(stage, settings, context, items, notes))
             growing |= dict.fromkeys(stage.writes, stage.name) if items else {}
         contracts = [TABLES[table] for table in stage.writes]
-        own = [one.name for one in contracts if one.key == ("image_id",) and not one.shared]
+        own = [contract.name for contract in contracts if contract.key == ("image_id",) and not contract.shared]
         unmade |= {table for table in own if context.lake.version(table) < 0}
     return found
 
 
-def item_cost(stage: Stage, settings: Any, context: Context) -> StepEstimate:
-    """What one item took in the last runs of the stage, or the defaults."""
-    models, roles = context.connections.chat.models, _roles(stage, settings)
+def _step_estimate(stage: Stage, settings: Any, context: Context, items: int, notes: Sequence[str]) -> StepEstimate:
+    """So many items at what one took in the last runs of the stage, or at the defaults."""
+    models, services = context.connections.chat.models, services_asked(stage, settings)
+    roles = dict.fromkeys(stage.roles(settings)) if CHAT in services and stage.roles else ()
+    services = tuple(service for service in services if service != CHAT)
     runs, calls = _last_runs(context.lake, stage.name), history(context.lake, stage.name, models, roles)
-    items, asked_for = int(runs["done"].sum()), calls["item_id"].n_unique()
-    services = [service for service in services_asked(stage, settings) if service != CHAT]
-    is_of_others = not asked_for and asked_models(context.lake, stage.name)  # which say nothing of these models
-    if is_of_others or not (items or asked_for):
-        costs = [model_cost(models, role, 1, DEFAULT_TOKENS) for role in roles]
-        requests, sizes = dict.fromkeys(services, DEFAULT_REQUESTS), dict.fromkeys(services, DEFAULT_BYTES)
-        return _with_models(StepEstimate(stage.name, requests=requests, bytes=sizes), costs)
-    sent, received = Counter[str](), Counter[str]()
-    for text in runs["sent_json"].drop_nulls():
-        for kind, (number, size) in json.loads(text).items():
-            if kind.partition(" ")[0] in services:
-                sent[kind] += number
-                received[kind] += size
+    done, asked_for = int(runs["done"].sum()), calls["item_id"].n_unique()
+    seconds, sent, received = DEFAULT_SECONDS * items, Counter[str](), Counter[str]()
     costs = []
-    for role in roles:
-        before = tokens_before(calls, role, models)
-        if before is not None:
-            costs.append(model_cost(models, role, before[1] / max(asked_for, 1), *before))
-    found = StepEstimate(
-        stage.name,
-        measured=items or asked_for,
-        seconds=float(runs["seconds"].sum()) / items if items else DEFAULT_SECONDS,
-        requests={kind: number / items for kind, number in sent.items()},
-        bytes={kind: size / items for kind, size in received.items()},
-    )
-    return _with_models(found, costs)
-
-
-def _roles(stage: Stage, settings: Any) -> tuple[str, ...]:
-    if CHAT not in services_asked(stage, settings) or stage.roles is None:
-        return ()
-    return tuple(dict.fromkeys(stage.roles(settings)))
-
-
-def _with_models(one: StepEstimate, costs: Sequence[ModelCost]) -> StepEstimate:
-    known = [cost.cost_usd for cost in costs]
-    return replace(
-        one,
-        calls=sum(cost.calls for cost in costs),
-        prompt_tokens=sum(cost.prompt_tokens for cost in costs),
-        completion_tokens=sum(cost.completion_tokens for cost in costs),
-        cost_usd=None if None in known else sum(cost or 0.0 for cost in known),
-        models=tuple(costs),
-    )
+    if (is_measured := bool(asked_for)) or (done and not _asked_before(context.lake, stage.name)):
+        for text in runs["sent_json"].drop_nulls():
+            for kind, (number, size) in json.loads(text).items():
+                if kind.partition(" ")[0] in services:
+                    sent[kind] += number * items / done
+                    received[kind] += size * items / done
+        seconds = float(runs["seconds"].sum()) / done * items if done else seconds
+        known = {role: tokens_before(calls, role, models) for role in roles if is_measured}
+        costs = [model_cost(models, role, n / asked_for * items, t, n) for role, (t, n) in known.items() if n]
+        measured = done or asked_for
+    else:  # what other models took says nothing of these
+        measured = 0
+        sent.update(dict.fromkeys(services, DEFAULT_REQUESTS * items))
+        received.update(dict.fromkeys(services, DEFAULT_BYTES * items))
+        costs = [model_cost(models, role, items, DEFAULT_TOKENS) for role in roles]
+    least = [60 * limit.minutes for limit in limits(sent, context.connections)]
+    least += [3600 * (hours or 0.0) for hours in least_hours(costs, models).values()]
+    return StepEstimate(stage.name, items, measured, max([seconds, *least]), dict(sent), dict(received), costs, notes)
 
 
 def _last_runs(lake: Lake, stage: str) -> pl.DataFrame:
@@ -162,25 +161,8 @@ def _last_runs(lake: Lake, stage: str) -> pl.DataFrame:
     )
 
 
-def _times(one: StepEstimate, items: int, connections: Connections, notes: Sequence[str]) -> StepEstimate:
-    requests = {kind: number * items for kind, number in one.requests.items()}
-    costs = [cost.times(items) for cost in one.models]
-    hours = [hours or 0.0 for hours in least_hours(costs, connections.chat.models).values()]
-    at_least_s = max(
-        60 * max((limit.minutes for limit in limits(requests, connections)), default=0.0),
-        3600 * max(hours, default=0.0),
-    )
-    return _with_models(
-        replace(
-            one,
-            items=items,
-            seconds=max(one.seconds * items, at_least_s),
-            requests=requests,
-            bytes={kind: size * items for kind, size in one.bytes.items()},
-            notes=notes,
-        ),
-        costs,
-    )
+def _asked_before(lake: Lake, step: str) -> bool:
+    return lake.read("calls", columns=["stage", "model"]).filter(pl.col("stage") == step)["model"].count() > 0
 
 
 def limits(requests: Mapping[str, float], connections: Connections) -> list[Limit]:
@@ -197,3 +179,59 @@ def limits(requests: Mapping[str, float], connections: Connections) -> list[Limi
         Limit(tuple(names), sum(requests[name] for name in names), minute, day)
         for (_, _, minute, day), names in kinds.items()
     ]
+
+
+# Models ------------------------------------------------------------------------------------------------------
+
+
+def model_cost(models: Models, role: str, calls: float, tokens: tuple[float, float], measured: int = 0) -> ModelCost:
+    """So many calls of a role, of so many tokens each for question and answer, at today's price."""
+    settings = models.settings.role(role)
+    question, answer = calls * tokens[0], calls * tokens[1]
+    if settings.endpoint == TRAINED:  # served by the run itself, which pays for its GPU and not for tokens
+        return ModelCost(role, TRAINED, settings.model, calls, question, answer, 0.0, measured)
+    target = models.target(role, CHAT)
+    price = target.price
+    money = None if price is None else (question * price.prompt + answer * price.completion) / 1e6
+    return ModelCost(role, target.endpoint, target.model, calls, question, answer, money, measured)
+
+
+def history(lake: Lake, step: str, models: Models, roles: Iterable[str]) -> pl.DataFrame:
+    """The calls of a step's last runs to the models that these roles are now; calls to others say nothing of them."""
+    columns = ["stage", "item_id", "run_id", "role", "endpoint", "model", "prompt_tokens", "completion_tokens"]
+    wanted = pl.lit(False)
+    for role in roles:
+        if models.settings.role(role).endpoint == TRAINED:
+            wanted |= pl.col("endpoint") == TRAINED
+        else:
+            target = models.target(role, CHAT)
+            wanted |= (pl.col("endpoint") == target.endpoint) & (pl.col("model") == target.model)
+    calls = lake.read("calls", columns=[*columns, "asked_at"])
+    calls = calls.filter(pl.col("stage") == step).filter(wanted).sort("asked_at")
+    last = calls["run_id"].unique(maintain_order=True).tail(LAST_RUNS)
+    return calls.filter(pl.col("run_id").is_in(last.implode()))
+
+
+def tokens_before(calls: pl.DataFrame, role: str, models: Models) -> tuple[tuple[float, float], int]:
+    """Mean tokens of a role's question and answer in these calls, and how many they are."""
+    is_trained = models.settings.role(role).endpoint == TRAINED
+    mine = calls.filter(pl.col("endpoint") == TRAINED if is_trained else pl.col("role") == role)
+    question, answer = mine.select(pl.col("prompt_tokens", "completion_tokens").fill_null(0).mean()).row(0)
+    return (float(question or 0), float(answer or 0)), mine.height
+
+
+def least_hours(costs: Sequence[ModelCost], models: Models) -> dict[str, float | None]:
+    """By endpoint, how long these calls take within its limits; None: it has none, and its speed is not known."""
+    found: dict[str, float | None] = {}
+    for name in dict.fromkeys(one.endpoint for one in costs):
+        mine = [one for one in costs if one.endpoint == name]
+        tokens = sum(one.prompt_tokens + one.completion_tokens for one in mine)
+        connection = models.endpoints.get(name)
+        endpoint = connection.endpoint if connection is not None else None
+        hours = []
+        if isinstance(endpoint, ChatEndpoint):
+            minutes = endpoint.tokens_per_minute, endpoint.requests_per_minute
+            amounts = tokens, sum(one.calls for one in mine)
+            hours = [amount / limit / 60 for amount, limit in zip(amounts, minutes, strict=True) if limit]
+        found[name] = max(hours, default=None)
+    return found

@@ -24,14 +24,16 @@ import polars as pl
 
 from schemas.errors import AccountingError, GeofixError, LakeError, StageRefused
 from schemas.messages import Usage
-from tasks.runtime.budget_actor import shared_rate_budget
+from schemas.tables import TABLES
 from tasks.runtime.calls import StageCalls
-from tasks.runtime.chunk import ChunkJob, ChunkResult, Failure
-from tasks.runtime.committer import BATCH_ITEMS, Batch, Progress
-from tasks.runtime.identity import digest, is_unique, new_run_id, with_made_from
-from tasks.runtime.ledger import Ledger, RunPlan
-from tasks.runtime.outcome import Kept, Outcome, Rejected, Row, StageResult, Tick
-from tasks.runtime.redo import Redo, items_to_run
+from tasks.runtime.items.chunk import ChunkJob, ChunkResult, Failure
+from tasks.runtime.items.committer import BATCH_ITEMS, Batch, Progress
+from tasks.runtime.items.identity import digest, is_unique, new_run_id, with_made_from
+from tasks.runtime.items.ledger import Ledger, RunPlan
+from tasks.runtime.items.outcome import Kept, Outcome, Rejected, Row, StageResult, Tick
+from tasks.runtime.items.redo import Redo, items_to_run
+from tasks.runtime.items.stage_lock import stage_lock
+from tasks.runtime.on_ray.budget_actor import shared_rate_budget
 from tasks.runtime.stage import (
     ColumnStage,
     Context,
@@ -44,11 +46,10 @@ from tasks.runtime.stage import (
     open_inputs,
     services_asked,
 )
-from tasks.runtime.stage_lock import stage_lock
 from tasks.services.limits import Pauses
 
 if TYPE_CHECKING:
-    from tasks.runtime.pool import WorkerDied
+    from tasks.runtime.on_ray.pool import WorkerDied
 
 __all__ = [
     "ColumnStage",
@@ -78,7 +79,7 @@ def run(stage: Stage | ColumnStage, settings: Any, context: Context) -> StageRes
     if context.spread.submits_jobs and isinstance(stage, Stage):
         if services_asked(stage, settings):
             context.ready()
-        from tasks.runtime.ray_jobs import run_as_job
+        from tasks.runtime.on_ray.jobs import run_as_job
 
         inputs, config_hash, _ = _begin(stage, settings, context)
         return run_as_job(stage, context, config_hash, dict(inputs.versions))
@@ -100,7 +101,7 @@ def idle_result(stage: Stage | ColumnStage, settings: Any, context: Context) -> 
             return None
     else:
         items = with_made_from(stage.items(inputs, settings), config_hash, stage.name, stage.unhashed)
-        if not ledger.is_idle(ledger.plan_run(items), not (stage.keeps_history or stage.partial or stage.scope)):
+        if not ledger.is_idle(ledger.plan_run(items), not (stage.keeps_history or context.is_part)):
             return None
         total = items.height
     return ledger.result("done", Tick(stage.name, total, total), total, totals=totals, total_rejects=total_rejects)
@@ -130,7 +131,6 @@ def _begin(stage: Stage | ColumnStage, settings: Any, context: Context) -> tuple
         input_versions=inputs.versions,
         flow_run_id=context.flow_run_id,
         snapshot_id=inputs.snapshot_id if stage.snapshot else None,
-        keeps_versions=stage.keeps_versions,
     )
     return inputs, config_hash, ledger
 
@@ -172,8 +172,7 @@ def _run_items(
     shared = stage.share(inputs, settings) if stage.share and todo.height else None
     inputs.release()
     is_async = inspect.iscoroutinefunction(stage.work)
-    declared = stage.sized(settings, stage.resources) if stage.sized else stage.resources
-    resources = chosen_resources(declared, context.spread.stages.get(stage.name))
+    resources = chosen_resources(stage.resources.under(settings), context.spread.stages.get(stage.name))
     job = ChunkJob(
         stage=stage.name,
         run_id=ledger.run_id,
@@ -186,7 +185,7 @@ def _run_items(
         concurrency=resources.concurrency,
         secrets=context.connections.secrets(),
     )
-    from tasks.runtime.pool import spread  # and with it Ray, whose import takes a second
+    from tasks.runtime.on_ray.pool import spread  # and with it Ray, whose import takes a second
 
     results = spread(
         todo,
@@ -226,7 +225,7 @@ def _run_items(
     _check_accounts(stage.name, todo, batch, progress.counts)
     if pauses is not None:
         progress.waited_s = pauses.taken_s()
-    result = _finish(stage, settings, plan, ledger, progress, batch)
+    result = _finish(stage, settings, context, plan, ledger, progress, batch)
     return replace(result, paused_s=progress.waited_s)
 
 
@@ -252,27 +251,33 @@ def _run_columns(
         ledger.end_withdrawn()
     del kept, rejects  # written; what follows reads its part of them from the lake
     _check_accounts(stage.name, plan.todo, batch, progress.counts)
-    return _finish(stage, settings, plan, ledger, progress, batch)
+    return _finish(stage, settings, context, plan, ledger, progress, batch)
 
 
 def _plan(stage: Stage | ColumnStage, items: pl.DataFrame, ledger: Ledger, context: Context, asks: bool) -> RunPlan:
     """What is to be done, after the user was asked where much would be paid for again; what is there is revived."""
     plan = ledger.plan_run(items)
-    paid = asks and stage.keeps_versions
+    paid = asks and TABLES[stage.writes[-1]].keeps_versions
     plan = replace(plan, todo=items_to_run(plan, ledger, paid, context.run, context.confirm))
     ledger.revive(plan.revive)
     return plan
 
 
 def _finish(
-    stage: Stage | ColumnStage, settings: Any, plan: RunPlan, ledger: Ledger, progress: Progress, batch: Batch
+    stage: Stage | ColumnStage,
+    settings: Any,
+    context: Context,
+    plan: RunPlan,
+    ledger: Ledger,
+    progress: Progress,
+    batch: Batch,
 ) -> StageResult:
     failed = pl.Series("item_id", batch.failed, dtype=pl.String)
+    keeps = stage.keeps_history
     ledger.sweep(
         not_done=pl.concat([failed, plan.left_as_they_are.rename("item_id")]),
-        keeps_history=stage.keeps_history,
-        partial=isinstance(stage, Stage) and stage.partial,
-        scope=stage.scope(settings) if isinstance(stage, Stage) and stage.scope else (),
+        keeps_history=keeps(settings, pl.col("item_id")) if callable(keeps) else keeps,
+        is_part=context.is_part,
     )
     totals, total_rejects = ledger.totals()
     result = ledger.close(

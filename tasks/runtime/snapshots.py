@@ -45,13 +45,13 @@ def find_snapshot(lake: Lake, wanted: str) -> dict[str, Any]:
     snapshots = lake.read("snapshots").sort("created_at", descending=True)
     # A few letters could name another snapshot than the one that was meant.
     short = len(wanted) < SHORTEST
-    found = snapshots.clear() if short else snapshots.filter(pl.col("snapshot_id").str.starts_with(wanted))
-    exact = found.filter(pl.col("snapshot_id") == wanted)
-    found = exact if exact.height else found
-    if found.height == 1:
-        return found.row(0, named=True)
-    if found.height > 1:
-        raise NotFound(f"snapshot '{wanted}' is ambiguous: {', '.join(found['snapshot_id'])}")
+    matches = snapshots.clear() if short else snapshots.filter(pl.col("snapshot_id").str.starts_with(wanted))
+    exact = matches.filter(pl.col("snapshot_id") == wanted)
+    matches = exact if exact.height else matches
+    if matches.height == 1:
+        return matches.row(0, named=True)
+    if matches.height > 1:
+        raise NotFound(f"snapshot '{wanted}' is ambiguous: {', '.join(matches['snapshot_id'])}")
     if snapshots.is_empty():
         raise NotFound(f"there is no snapshot '{wanted[:80]}', nor any other yet; run: geofix review")
     known = ", ".join(f"{row['snapshot_id']} ({row['status']})" for row in snapshots.head(KNOWN_SHOWN).to_dicts())

@@ -15,9 +15,9 @@ from schemas.settings.run import RunSettings
 from schemas.settings.spread import SpreadSettings, StageResources
 from schemas.tables import TABLES
 from tasks.lake import Lake
-from tasks.runtime.identity import code_version
-from tasks.runtime.outcome import Tick
-from tasks.runtime.redo import Redo
+from tasks.runtime.items.identity import code_version
+from tasks.runtime.items.outcome import Tick
+from tasks.runtime.items.redo import Redo
 from tasks.runtime.snapshots import Snapshot, approved_snapshot
 from tasks.services import Connection, Connections
 from tasks.services.response_store import FILE, Responses, ResponseStore
@@ -38,6 +38,12 @@ class Resources:
     concurrency: int = 1  # items in flight in a worker, for async work
     chunk: int = 16  # items a call, to begin with
     may_grow: bool = True  # while calls are quick, if the work is not async
+    # (settings) -> whether its process waits for workers of its own, whose the CPUs and GPUs are
+    only_waits: Callable[[Any], bool] = lambda settings: False
+
+    def under(self, settings: Any) -> "Resources":
+        """What a worker needs with these settings."""
+        return replace(self, cpus=0.0, gpus=0.0, gpu_where_any=False) if self.only_waits(settings) else self
 
 
 @dataclass(frozen=True)
@@ -119,13 +125,10 @@ class Stage:
     open: Callable[[Any, WorkerSetup], Any]  # (settings, setup) -> context, once in each worker
     version: int = 1  # raise it when the output changes its meaning
     resources: Resources = Resources()
-    sized: Callable[[Any, Resources], Resources] | None = None  # (settings, declared) -> what a worker needs with them
     # whose keys must be there before anything starts, or (settings) -> those: they are started, counted and checked
     services: tuple[str, ...] | Callable[[Any], tuple[str, ...]] = ()
-    keeps_history: bool = False  # rows stay live when their item leaves the input, as models and snapshots do
-    keeps_versions: bool = True  # a redone item's old rows stay as tombstones; false: they are deleted, unasked
-    partial: bool = False  # the items are a part of the input only: nothing, failures included, ends by being absent
-    scope: Callable[[Any], tuple[str, ...]] | None = None  # (settings) -> how the ids begin that the run is about
+    # Rows stay live when their item leaves the input, as models and snapshots do; or (settings, item ids) -> which do.
+    keeps_history: bool | Callable[[Any, pl.Expr], pl.Expr] = False
     identity: Callable[[Any], Any] | None = None  # the settings that matter; none: all that are not operational
     unhashed: tuple[str, ...] = ()  # item columns that `work` may use but that make no item another one
     section: str = ""  # dotted path of the settings that `run` is given, its identity; empty: the whole stage's section
@@ -152,7 +155,6 @@ class ColumnStage:
     section: str = ""
     snapshot: bool = False
     unhashed: tuple[str, ...] = ()
-    keeps_versions: ClassVar[bool] = True
     services: ClassVar[tuple[str, ...]] = ()
 
 
@@ -175,6 +177,7 @@ class Context:
     flow_run_id: str = ""
     config_json: str = "{}"
     snapshot: Snapshot | None = None  # for the stages after the review; none: the newest approved
+    is_part: bool = False  # the items are a part of the input only: nothing, failures included, ends by being absent
 
     @cached_property
     def code_version(self) -> str:
@@ -198,8 +201,8 @@ def chosen_resources(declared: Resources, settings: StageResources | None) -> Re
     """What a stage declares, with what the settings say instead."""
     if settings is None:
         return declared
-    given = settings.model_dump(exclude_none=True)
-    return replace(declared, gpu_where_any=declared.gpu_where_any and "gpus" not in given, **given)
+    overrides = settings.model_dump(exclude_none=True)
+    return replace(declared, gpu_where_any=declared.gpu_where_any and "gpus" not in overrides, **overrides)
 
 
 def placed_resources(resources: Resources, nodes: Sequence[Mapping[str, float]]) -> Resources:
@@ -215,7 +218,7 @@ def most_workers(services: Sequence[Connection | None], concurrency: int) -> int
     With R requests a minute that take REQUEST_S each, R / 60 * REQUEST_S are under way. Of several services the one
     that allows the most decides, since an item need not ask all of them.
     """
-    limits = [one.endpoint.requests_per_minute for one in services if one is not None]
+    limits = [service.endpoint.requests_per_minute for service in services if service is not None]
     if not limits or any(limit is None for limit in limits):
         return None
     under_way = max(limit for limit in limits if limit is not None) / 60 * REQUEST_S

@@ -105,7 +105,9 @@ class CallStore(ResponseStore):
                 self._end(file, facts, [step for step in calls if isinstance(step, End)])
                 begun = self._begin(file, facts, [step for step in calls if isinstance(step, Begin)])
             others = iter(super()._apply(file, [step for step in group if not isinstance(step, Begin | End)]))
-            results += [begun.get(one.token) if isinstance(one, Begin | End) else next(others) for one in group]
+            results += [
+                begun.get(request.token) if isinstance(request, Begin | End) else next(others) for request in group
+            ]
         return results
 
     def _begin(self, file: sqlite3.Connection, facts: Facts, steps: Sequence[Begin]) -> dict[str, Begun]:
@@ -113,22 +115,22 @@ class CallStore(ResponseStore):
         if not steps:
             return {}
         ids = _json([step.call_id for step in steps])
-        found = {row[0]: row for row in file.execute(f"{_ROWS}key {_IN}", (ids,)).fetchall()}
+        stored = {row[0]: row for row in file.execute(f"{_ROWS}key {_IN}", (ids,)).fetchall()}
         begun = {
-            step.token: Begun("found", _as_row(found[step.call_id]))
+            step.token: Begun("found", _as_row(stored[step.call_id]))
             for step in steps
-            if step.replay and step.call_id in found
+            if step.replay and step.call_id in stored
         }
-        asked = [step for step in steps if step.token not in begun]
+        pending = [step for step in steps if step.token not in begun]
         reserved = f"SELECT call_id FROM reservations WHERE call_id {_IN}"
         same = {call_id for (call_id,) in file.execute(reserved, (ids,)).fetchall()}
         open_usd, roles = 0.0, set[str]()
-        if same or any(step.budget_usd is not None for step in asked):
+        if same or any(step.budget_usd is not None for step in pending):
             open_usd, roles = self._open_reservations(file, facts)
         if same:  # of living processes
             same = {call_id for (call_id,) in file.execute(reserved, (ids,)).fetchall()}
         going: list[tuple[Any, ...]] = []
-        for step in asked:
+        for step in pending:
             usd = step.most_usd * max(1.0, facts[f"ratio {step.role}"])
             refused = Begun("wait") if step.call_id in same else _no_money(step, usd, open_usd, roles, facts)
             if refused is not None:

@@ -105,8 +105,8 @@ def identify(
     where the server takes none. A sampled answer without seed and trial is meant to differ each time.
     """
     sampling = {name: value for name, value in fields.items() if name != "tools"}
-    given = {"seed": seed, "trial": trial}
-    sampling |= {name: value for name, value in given.items() if value is not None}
+    sampled = {"seed": seed, "trial": trial}
+    sampling |= {name: value for name, value in sampled.items() if value is not None}
     sampling_json, tools_json = _sorted_json(sampling), _sorted_text(orjson.dumps(fields.get("tools")))
     hashed = hashlib.sha256(f"{_asked_of(base_url, endpoint, model)},{tools_json},{sampling_json}]\n".encode())
     hashed.update(messages_json)
@@ -162,12 +162,12 @@ class CallLog:
         reserved = most_usd, self.budget_usd
         begin = Begin(call_id, request.role, process_owner(), token, *reserved, repeatable, self.run_owner)
         try:
-            found = await self._begin(begin)
+            stored = await self._begin(begin)
         except asyncio.CancelledError:
             writer.write_later(End(call_id, token, was_sent=False))  # it may have begun in the same moment
             raise
-        if found is not None:
-            reply = _stored_reply(found)
+        if stored is not None:
+            reply = _stored_reply(stored)
             _spend(request.role, reply.usage, 0.0, is_replayed=True)
             return reply
         began_s, asked_at = time.monotonic(), time.time()
@@ -247,7 +247,7 @@ def _plain(reply: ChatReply) -> dict[str, Any]:
         "tool_calls": [vars(call) for call in reply.tool_calls],
         "finish_reason": reply.finish_reason,
         "reasoning": reply.reasoning,
-        "alternatives": [_plain(one) for one in reply.alternatives],
+        "alternatives": [_plain(alternative) for alternative in reply.alternatives],
     }
 
 
@@ -264,7 +264,7 @@ def _stored_reply(row: Row) -> ChatReply:
             row["served_model"] or row["model"],
             value["reasoning"],
             row["call_id"],
-            tuple(read(one, Usage()) for one in value["alternatives"]),
+            tuple(read(alternative, Usage()) for alternative in value["alternatives"]),
         )
 
     return read(json.loads(row["reply_json"]), usage)

@@ -37,7 +37,7 @@ from tasks.services.chat_reply import (
 )
 from tasks.services.connections import ChatConnection, Models, Target
 from tasks.services.errors import HttpResponse, Kind, ServiceError, error_by_status, safe_text, safe_url, said_at
-from tasks.services.http import HttpClient
+from tasks.services.http import Expected, HttpClient, PaidCall
 from tasks.services.meter import count
 from tasks.services.transport import Connection, HttpRequest, HttpTransport
 
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 
 class RayActors:
-    """Sends each request to the next of some named actors (`tasks/runtime/engine_actor.py`)."""
+    """Sends each request to the next of some named actors (`tasks/runtime/on_ray/engine_actor.py`)."""
 
     def __init__(self, connection: Connection, names: Sequence[str]) -> None:
         self._service, self._total_s = connection.service, connection.endpoint.total_timeout_s
@@ -59,8 +59,8 @@ class RayActors:
 
         name, sent_at_s = next(self._names), time.monotonic()
         try:
-            asked = self._actor(name).complete.remote(request.body)
-            status, body = await asyncio.wait_for(asyncio.wrap_future(asked.future()), self._total_s)
+            reply_ref = self._actor(name).complete.remote(request.body)
+            status, body = await asyncio.wait_for(asyncio.wrap_future(reply_ref.future()), self._total_s)
         except TimeoutError:
             raise self._error("timeout", f"no answer within {self._total_s:g} s (total_timeout_s)", request) from None
         except (RayError, ValueError) as error:  # ValueError: there is no such actor at the moment
@@ -106,6 +106,7 @@ class OpenAIServer:
         actors: tuple[str, ...] = getattr(connection.endpoint, "actors", ())
         send = RayActors(connection, actors).send if actors else self._send
         self.http = HttpClient(connection, send=send, **http_options)
+        self._expected = Expected(classify=self._classify, check=self._check_error)
         self._client: openai.AsyncOpenAI | None = None
         self._only_model: str | None = None
         self._share = 0.5  # of the most tokens that a request may have, what requests here usually have
@@ -128,11 +129,9 @@ class OpenAIServer:
             completion, response = await self.http.request_json(
                 "POST",
                 "/chat/completions",
-                json_body=b'{"messages":' + messages_json + b"," + others[1:],
-                weight=most * self._share,
-                idempotency_key=call_id,
-                classify=self._classify,
-                check_json=self._check_error,
+                body=b'{"messages":' + messages_json + b"," + others[1:],
+                expected=self._expected,
+                paid=PaidCall(call_id, most * self._share),
             )
         except MalformedCall as error:
             usage = Usage(0, 0, None if target.price is None else 0.0, error.attempts or 1)
@@ -153,9 +152,7 @@ class OpenAIServer:
         """The vectors of texts, one row a text, in the order asked, and what they used."""
         # An empty text is refused by the protocol; a space has a vector, and no level compares it.
         body = {"model": model, "input": [text or " " for text in texts], "encoding_format": "float"}
-        value, response = await self.http.request_json(
-            "POST", "/embeddings", json_body=body, classify=self._classify, check_json=self._check_error
-        )
+        value, response = await self.http.request_json("POST", "/embeddings", body=body, expected=self._expected)
         try:
             ordered = sorted(part(value, "data") or [], key=lambda row: int(row["index"]))
             vectors = np.array([row["embedding"] for row in ordered], dtype=np.float64)
@@ -167,7 +164,7 @@ class OpenAIServer:
 
     async def models(self) -> list[str]:
         """Names of the models served."""
-        value, _ = await self.http.request_json("GET", "/models", classify=self._classify, check_json=self._check_error)
+        value, _ = await self.http.request_json("GET", "/models", expected=self._expected)
         rows = part(value, "data")
         names = [part(row, "id") for row in rows] if isinstance(rows, list) else [None]
         if not all(isinstance(name, str) for name in names):
@@ -201,8 +198,8 @@ class OpenAIServer:
                 raw = await self._client.post(request.url, cast_to=httpx2.Response, content=request.body)
         except openai.APIStatusError as error:
             raw = error.response
-        found: HttpResponse = raw.extensions["response"]
-        return found
+        response: HttpResponse = raw.extensions["response"]
+        return response
 
     def _classify(self, response: HttpResponse) -> ServiceError | None:
         """OpenAI says 429 for two things, of which only one passes by waiting."""
@@ -211,8 +208,8 @@ class OpenAIServer:
         except ValueError:
             return None
         if response.status == 429 and part(error, "code") == "insufficient_quota":
-            said = safe_text(str(part(error, "message") or ""), self.http.secrets)
-            return ServiceError(self.http.service, "quota", said_at(said, response.url), status=429)
+            message = safe_text(str(part(error, "message") or ""), self.http.secrets)
+            return ServiceError(self.http.service, "quota", said_at(message, response.url), status=429)
         if response.status == 400 and part(error, "code") == "tool_use_failed":  # Groq
             written = part(error, "failed_generation")
             text = written if isinstance(written, str) else ""
@@ -226,15 +223,15 @@ class OpenAIServer:
             return
         code = part(error, "code")
         text = part(error, "message") or (error if isinstance(error, str) else "an error without a message")
-        said = safe_text(str(text), self.http.secrets)
+        detail = safe_text(str(text), self.http.secrets)
         if isinstance(code, int) and 400 <= code < 600:
-            found = error_by_status(self.http.service, replace(response, status=code, body=b""), self.http.secrets)
-            kind, retryable = found.kind, found.retryable
+            by_status = error_by_status(self.http.service, replace(response, status=code, body=b""), self.http.secrets)
+            kind, retryable = by_status.kind, by_status.retryable
         else:
-            words = f"{part(error, 'type')} {code} {part(value, 'error_type')} {said}".lower()
+            words = f"{part(error, 'type')} {code} {part(value, 'error_type')} {detail}".lower()
             known = ((kind, again) for wanted, kind, again in _SAID if any(word in words for word in wanted))
             kind, retryable = next(known, ("bad_response", False))
-        message = said_at(said, response.url)
+        message = said_at(detail, response.url)
         raise ServiceError(self.http.service, kind, message, status=response.status, retryable=retryable)
 
     def _bad(self, what: str, path: str = "/chat/completions") -> ServiceError:
@@ -254,11 +251,11 @@ def _official_client(base_url: str, secrets: tuple[str, ...], transport: HttpTra
 
     class OverSession(httpx2.AsyncBaseTransport):
         async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-            asked, answered = _sending.get()
+            http_request, answered = _sending.get()
             theirs = {name: request.headers[name] for name in _THEIR_HEADERS if name in request.headers}
             if not secrets:
                 theirs.pop("Authorization", None)
-            response = await transport.send(replace(asked, headers={**asked.headers, **theirs}), answered)
+            response = await transport.send(replace(http_request, headers={**http_request.headers, **theirs}), answered)
             return httpx2.Response(response.status, request=request, extensions={"response": response})
 
     http_client = openai.DefaultAioHttpClient(transport=OverSession(), follow_redirects=False, trust_env=False)
@@ -315,7 +312,7 @@ class Chat:
         """
         target = self._targets.get(role) or self._models.target(role, self._default)
         self._targets[role] = target
-        asked: dict[str, Any] = {
+        options: dict[str, Any] = {
             "tools": list(tools) if tools else None,
             "response_format": response_format,
             "temperature": temperature,
@@ -327,7 +324,7 @@ class Chat:
             "tool_choice": tool_choice if tools else None,
             "extra_body": extra_body,
         }
-        fields, body = target.parameters(asked)
+        fields, body = target.parameters(options)
         server, log = self._server(target.endpoint), self._models.calls
         model = target.model or await server.only_model()
         messages_json = orjson.dumps(list(messages))  # the pictures are in it: written, and hashed, once
@@ -365,10 +362,10 @@ class Chat:
 
         if log is None:
             return np.array(orjson.loads((await ask()).text), dtype=np.float64)
-        asked: list[Message] = [{"role": "user", "content": text} for text in texts]
+        messages: list[Message] = [{"role": "user", "content": text} for text in texts]
         base_url, fields = server.http.endpoint.base_url, {"temperature": 0, "object": "embedding"}
-        request = identify(role, target.endpoint, base_url, model, orjson.dumps(asked), fields, None, None)
-        most_usd = self._most_usd(target, log, asked, {"max_tokens": 1})
+        request = identify(role, target.endpoint, base_url, model, orjson.dumps(messages), fields, None, None)
+        most_usd = self._most_usd(target, log, messages, {"max_tokens": 1})
         reply = await log.once(request, most_usd, ask, unpaid=Usage(cost_usd=None if target.price is None else 0.0))
         return np.array(orjson.loads(reply.text), dtype=np.float64)
 

@@ -72,13 +72,13 @@ def _choice(choice: Any, model: str, with_tools: bool) -> ChatReply:
         if finish != CONTENT_FILTER:
             raise BadReply("no message under 'choices'")
         return ChatReply(_filtered(choice), (), finish, Usage(0, 0, 0.0, 0), model)
-    given = part(message, "tool_calls") or []
-    if not isinstance(given, list):
+    raw_calls = part(message, "tool_calls") or []
+    if not isinstance(raw_calls, list):
         raise BadReply("'tool_calls' is not a list")
-    if len(given) > MOST_CALLS:
-        raise BadReply(f"{len(given):,} tool calls in one reply")
+    if len(raw_calls) > MOST_CALLS:
+        raise BadReply(f"{len(raw_calls):,} tool calls in one reply")
     text = _text(part(message, "content"))
-    calls = [_tool_call(position, call) for position, call in enumerate(given)]
+    calls = [_tool_call(position, call) for position, call in enumerate(raw_calls)]
     if not calls and with_tools and finish != "length":
         text, written = split_tool_calls(text)
         calls = [ToolCall(f"call_{n}", name[:MOST_NAME], arguments) for n, (name, arguments) in enumerate(written)]
@@ -101,8 +101,8 @@ def _tool_call(position: int, call: Any) -> ToolCall:
     name, arguments = part(function, "name"), part(function, "arguments")
     if not isinstance(name, str):
         raise BadReply("a tool call without a function name")
-    given = part(call, "id")
-    call_id = given[:MOST_ID] if isinstance(given, str) and given else f"call_{position}"
+    raw_id = part(call, "id")
+    call_id = raw_id[:MOST_ID] if isinstance(raw_id, str) and raw_id else f"call_{position}"
     return ToolCall(id=call_id, name=_whole(name[:MOST_NAME]), arguments=_whole(as_text(arguments)))
 
 
@@ -122,9 +122,9 @@ def _with_own_ids(calls: list[ToolCall]) -> list[ToolCall]:
 def _reasoning(message: Any) -> str:
     """What a server splits from the text: `reasoning_content` (DeepSeek, older vLLM) or `reasoning` (OpenRouter)."""
     for field in ("reasoning_content", "reasoning"):
-        found = part(message, field)
-        if isinstance(found, str) and found:
-            return _whole(found)
+        reasoning = part(message, field)
+        if isinstance(reasoning, str) and reasoning:
+            return _whole(reasoning)
     return ""
 
 
@@ -149,16 +149,16 @@ def split_tool_calls(text: str) -> tuple[str, list[tuple[str, str]]]:
     start = text.find(OPEN, max(0, text.rfind("</think>")))
     if start < 0 or text.count(OPEN) > MOST_WRITTEN_CALLS:
         return text, []
-    said, calls = [text[:start]], list[tuple[str, str]]()
+    texts, calls = [text[:start]], list[tuple[str, str]]()
     while start >= 0:
-        found = _call(text, start + len(OPEN))
-        if found is None:
+        parsed = _call(text, start + len(OPEN))
+        if parsed is None:
             return text, []
-        name, arguments, end = found
+        name, arguments, end = parsed
         calls.append((name, arguments))
         start = text.find(OPEN, end)
-        said.append(text[end : start if start >= 0 else len(text)])
-    return "".join(said).strip(), calls
+        texts.append(text[end : start if start >= 0 else len(text)])
+    return "".join(texts).strip(), calls
 
 
 def _call(text: str, position: int) -> tuple[str, str, int] | None:
@@ -184,10 +184,10 @@ def _call(text: str, position: int) -> tuple[str, str, int] | None:
 
 def _as_written(call: str, key: str, arguments: object) -> str:
     """The arguments character for character as the model wrote them: a stored conversation repeats them."""
-    _, found, rest = call.partition(f'"{key}"')
+    _, separator, rest = call.partition(f'"{key}"')
     rest = rest.lstrip().removeprefix(":").lstrip()
     try:
-        value, end = _decoder.raw_decode(rest) if found else (None, 0)
+        value, end = _decoder.raw_decode(rest) if separator else (None, 0)
     except (ValueError, RecursionError):
         return as_text(arguments)
     return rest[:end] if end and value == arguments else as_text(arguments)
@@ -235,8 +235,8 @@ def _text_tokens(value: Any) -> float:
 def _picture_tokens(part: Mapping[str, Any]) -> float:
     inner = part["image_url"]
     url = inner.get("url") if isinstance(inner, dict) else inner
-    _, found, data = str(url).partition(";base64,")
-    if not found:
+    _, separator, data = str(url).partition(";base64,")
+    if not separator:
         return UNREAD_PICTURE
     from PIL import Image  # most workers look at no picture here
 

@@ -36,10 +36,10 @@ class Target:
         """Whether the model is known to cost nothing."""
         return self.price is not None and self.price.of(1, 1) == 0
 
-    def parameters(self, asked: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    def parameters(self, request: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
         """(fields of the request, further fields of its body): what is asked for, else what the role says."""
         role = self.settings
-        sent = self._defaults | {name: value for name, value in asked.items() if value is not None}
+        sent = self._defaults | {name: value for name, value in request.items() if value is not None}
         sent.pop("extra_body", None)
         if sent.get("n") == 1:
             del sent["n"]
@@ -48,7 +48,7 @@ class Target:
         if "max_tokens" in sent and role.token_limit != "max_tokens":
             sent[role.token_limit] = sent.pop("max_tokens")
         body = {name: sent.pop(name) for name in _BODY if name in sent}
-        return sent, {**body, **role.extra_body, **(asked.get("extra_body") or {})}
+        return sent, {**body, **role.extra_body, **(request.get("extra_body") or {})}
 
     @cached_property
     def _defaults(self) -> dict[str, Any]:
@@ -67,21 +67,21 @@ class Models:
 
     def target(self, role: str, default: str) -> Target:
         """What a role is asked of; `default` is the endpoint of roles that are not named in the settings."""
-        found = self.settings.role(role)
-        name = found.endpoint
+        settings = self.settings.role(role)
+        name = settings.endpoint
         if role not in self.settings.roles and name != TRAINED:
             name = default
         connection = self.endpoints.get(name)
         if connection is None:
             raise StageRefused(f"role '{role}' is asked of the endpoint '{name}', but services.{name} names no server")
         endpoint = connection.endpoint
-        model = found.model or (None if name == TRAINED else role)
+        model = settings.model or (None if name == TRAINED else role)
         listed = endpoint.price_of(model) if isinstance(endpoint, ChatEndpoint) else None
-        return Target(role, name, model, found, found.price or listed)
+        return Target(role, name, model, settings, settings.price or listed)
 
     def sharing(self, rate_budget: RateBudget, calls: CallLog | None) -> "Models":
         """The same, with requests and calls counted where others count theirs."""
-        endpoints = {name: replace(one, rate_budget=rate_budget) for name, one in self.endpoints.items()}
+        endpoints = {name: replace(endpoint, rate_budget=rate_budget) for name, endpoint in self.endpoints.items()}
         return replace(self, endpoints=endpoints, calls=calls)
 
 
@@ -122,7 +122,7 @@ class Connections:
         """All of them, those of models included."""
         named = (getattr(self, each.name) for each in fields(self))
         every = (*self.street_view.values(), *named, *self.chat.models.endpoints.values())
-        return tuple(one for one in every if isinstance(one, Connection))
+        return tuple(connection for connection in every if isinstance(connection, Connection))
 
     def named(self, service: str) -> Connection | None:
         """The service of this name, where there is one; InputError where nothing says where it is."""
@@ -133,11 +133,15 @@ class Connections:
 
     def secrets(self) -> tuple[str, ...]:
         """The keys themselves, to be kept out of texts."""
-        return tuple(dict.fromkeys(one.key.get_secret_value() for one in self.every() if one.key is not None))
+        return tuple(
+            dict.fromkeys(
+                connection.key.get_secret_value() for connection in self.every() if connection.key is not None
+            )
+        )
 
     def unaccepted_key(self, service: str | None, kind: str) -> str | None:
         """What the user can do about an error of this kind, where a key was not accepted."""
-        connection = next((one for one in self.every() if one.service == service), None)
+        connection = next((candidate for candidate in self.every() if candidate.service == service), None)
         if kind != "auth" or connection is None:
             return None
         section = connection.section or f"services.{service}"
@@ -153,13 +157,13 @@ class Connections:
     def sharing(self, rate_budget: RateBudget, calls: CallLog | None = None) -> "Connections":
         """The same, with budgets of requests, and calls to models, counted where others count theirs."""
 
-        def shared(one: Any) -> Any:
-            if isinstance(one, ChatConnection):
-                one = replace(one, models=one.models.sharing(rate_budget, calls))
-            return replace(one, rate_budget=rate_budget) if isinstance(one, Connection) else one
+        def shared(connection: Any) -> Any:
+            if isinstance(connection, ChatConnection):
+                connection = replace(connection, models=connection.models.sharing(rate_budget, calls))
+            return replace(connection, rate_budget=rate_budget) if isinstance(connection, Connection) else connection
 
         every: dict[str, Any] = {each.name: shared(getattr(self, each.name)) for each in fields(self)}
-        every["street_view"] = {name: shared(one) for name, one in self.street_view.items()}
+        every["street_view"] = {name: shared(connection) for name, connection in self.street_view.items()}
         return Connections(**every)
 
 
@@ -177,11 +181,13 @@ def connect(
     """
     missing: list[str] = []
     models = models or ModelsSettings()
-    asked = {models.role(role).endpoint for role in (models.roles if roles is None else roles)}
+    chat_endpoints = {models.role(role).endpoint for role in (models.roles if roles is None else roles)}
     if roles is None and needed is not None and CHAT not in needed:
-        asked = set()
+        chat_endpoints = set()
     # Where all roles are asked of other endpoints, that of the name `chat` is not needed.
-    needed = None if needed is None else ({one for one in needed if one != CHAT or not roles} | asked)
+    needed = (
+        None if needed is None else ({service for service in needed if service != CHAT or not roles} | chat_endpoints)
+    )
 
     def resolve(service: str, endpoint: Endpoint, is_needed: bool, section: str = "") -> Connection:
         key = endpoint.public_key  # first: a real key in the environment must not go to a server that needs none

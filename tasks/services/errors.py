@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Literal, TypeVar, get_args
 from urllib.parse import parse_qsl, quote, urlsplit
 
@@ -119,6 +120,10 @@ class HttpResponse:
 
     def json(self) -> Any:
         """The body as JSON, or ValueError."""
+        return self._json
+
+    @cached_property
+    def _json(self) -> Any:
         try:
             return json.loads(self.body)
         except RecursionError:
@@ -148,11 +153,11 @@ def error_by_status(service: str, response: HttpResponse, secrets: tuple[str, ..
     status = response.status
     kind: Kind
     if status == 403 and "html" in response.content_type.lower():
-        said = (
+        detail = (
             f"a gateway refuses us with a page (403), and nothing more is asked: lower services.{service}."
             "requests_per_minute, name services.contact, or look at the proxy on the way"
         )
-        return ServiceError(service, "banned", f"{said} ({response.url})", status=status)
+        return ServiceError(service, "banned", f"{detail} ({response.url})", status=status)
     if status in _BY_STATUS:
         kind, retryable = _BY_STATUS[status]
     elif status >= 400:
@@ -162,13 +167,13 @@ def error_by_status(service: str, response: HttpResponse, secrets: tuple[str, ..
         target = safe_url(response.headers.get("location", ""))[:200]
         message = f"redirects are not followed{f', here to {target}' if target else ''}: {response.url}"
         return ServiceError(service, "blocked", safe_text(message, secrets), status=status)
-    said = safe_text(response.body[:2000].decode("utf-8", "replace"), secrets)
-    return ServiceError(service, kind, said_at(said, response.url), status=status, retryable=retryable)
+    detail = safe_text(response.body[:2000].decode("utf-8", "replace"), secrets)
+    return ServiceError(service, kind, said_at(detail, response.url), status=status, retryable=retryable)
 
 
-def said_at(said: str, url: str) -> str:
+def said_at(detail: str, url: str) -> str:
     """A message with the cause first: texts are cut at their end, and addresses are long."""
-    return f"{said} ({url})" if said else f"no reason given ({url})"
+    return f"{detail} ({url})" if detail else f"no reason given ({url})"
 
 
 async def gather_all(jobs: Iterable[Coroutine[Any, Any, T]]) -> list[T]:

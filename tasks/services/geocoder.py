@@ -146,21 +146,21 @@ class RecallingGeocoder:
         """The places a name may mean, best first; none is an empty list."""
 
         async def ask() -> bytes:
-            return json.dumps([asdict(one) for one in await self._geocoder.search(query, limit)]).encode()
+            return json.dumps([asdict(candidate) for candidate in await self._geocoder.search(query, limit)]).encode()
 
         kept = await ask_once(self._store, "geocoder", digest_key(self._server, "search", query, limit), ask)
-        return [GeocodeCandidate(**one) for one in json.loads(kept)]
+        return [GeocodeCandidate(**entry) for entry in json.loads(kept)]
 
     async def reverse(self, lat: float, lon: float, zoom: int = 18) -> Address | None:
         """The address of a point, or None where there is none."""
 
         async def ask() -> bytes:
-            found = await self._geocoder.reverse(lat, lon, zoom)
-            return json.dumps(found and asdict(found)).encode()
+            address = await self._geocoder.reverse(lat, lon, zoom)
+            return json.dumps(address and asdict(address)).encode()
 
         kept = await ask_once(self._store, "geocoder", digest_key(self._server, "reverse", lat, lon, zoom), ask)
-        found = json.loads(kept)
-        return found and Address(**found)
+        address = json.loads(kept)
+        return address and Address(**address)
 
 
 def _first(parts: dict[str, Any], keys: tuple[str, ...]) -> str:
@@ -196,8 +196,8 @@ class GoogleGeocoder(ServiceClient):
         if status != "OK" or not isinstance(value.get("results"), list):
             kind = _GOOGLE_KINDS.get(status, "outage" if status else "bad_response")
             raise ServiceError(self._http.service, kind, f"{status[:40]}: {safe_url(response.url)}", status=200)
-        found = [self._candidate(row, place) for place, row in enumerate(value["results"][:limit])]
-        return [one for one in found if one is not None]
+        candidates = [self._candidate(row, place) for place, row in enumerate(value["results"][:limit])]
+        return [candidate for candidate in candidates if candidate is not None]
 
     async def reverse(self, lat: float, lon: float, zoom: int = 18) -> Address | None:
         """The address of a point, or None where there is none (the sea)."""
@@ -231,8 +231,8 @@ class OpenCageGeocoder(ServiceClient):
         rows = value.get("results") if isinstance(value, dict) else None
         if not isinstance(rows, list):
             raise self._http.bad_response("no list under 'results'", response)
-        found = [self._candidate(row) for row in rows]
-        return [one for one in found if one is not None]
+        candidates = [self._candidate(row) for row in rows]
+        return [candidate for candidate in candidates if candidate is not None]
 
     async def reverse(self, lat: float, lon: float, zoom: int = 18) -> Address | None:
         """The address of a point, or None where there is none (the sea)."""
@@ -268,8 +268,8 @@ class PhotonGeocoder(ServiceClient):
         rows = value.get("features") if isinstance(value, dict) else None
         if not isinstance(rows, list):
             raise self._http.bad_response("no list under 'features'", response)
-        found = [self._candidate(row, place) for place, row in enumerate(rows)]
-        return [one for one in found if one is not None]
+        candidates = [self._candidate(row, place) for place, row in enumerate(rows)]
+        return [candidate for candidate in candidates if candidate is not None]
 
     def _candidate(self, row: Any, place: int) -> GeocodeCandidate | None:
         geometry = row.get("geometry") if isinstance(row, dict) else None
@@ -283,7 +283,7 @@ class PhotonGeocoder(ServiceClient):
         city = _first(parts, ("city", "town", "village", "locality")) or (name if is_town else "")
         region, country = _first(parts, ("state", "county")), str(parts.get("country") or "")
         street = " ".join(str(parts[key]) for key in ("street", "housenumber") if parts.get(key))
-        shown = ", ".join(dict.fromkeys(one for one in (name or street, city, region, country) if one))
+        shown = ", ".join(dict.fromkeys(part for part in (name or street, city, region, country) if part))
         code = str(parts.get("countrycode") or "").upper()
         return GeocodeCandidate(*point, name or street, shown, country, code, region, city, 1.0 / (place + 1))
 
@@ -313,8 +313,12 @@ def open_recalling(connection: Connection | None, store: Responses) -> Gazetteer
     return RecallingGeocoder(geocoder, store, server_of(connection.endpoint.base_url))
 
 
-def _address_of(found: list[GeocodeCandidate]) -> Address | None:
-    return Address(found[0].country, found[0].country_code, found[0].region, found[0].city) if found else None
+def _address_of(candidates: list[GeocodeCandidate]) -> Address | None:
+    return (
+        Address(candidates[0].country, candidates[0].country_code, candidates[0].region, candidates[0].city)
+        if candidates
+        else None
+    )
 
 
 def _point(value: Any, lon_name: str = "lng") -> tuple[float, float] | None:

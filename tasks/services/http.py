@@ -24,9 +24,34 @@ UNAVAILABLE = 503
 LATELY_S = 5.0  # a host that answered this long ago is not out
 _JSON_ALIASES = ("text/json", "text/javascript", "application/javascript")  # what some servers call it
 
-Params = Mapping[str, str | int | float | bool]
+Params = Mapping[str, Any]
 # Sends one request; is told how long the first bytes of the response took.
 Send = Callable[[HttpRequest, Callable[[float], None]], Awaitable[HttpResponse]]
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What a good response is, and what others mean."""
+
+    accept: str | tuple[str, ...] = "application/json"  # media types; one ending in a slash is a prefix, */* is any
+    also: tuple[int, ...] = ()  # statuses that are answers without a body to check, such as 304
+    classify: Classify | None = None  # the error that a bad response is
+    check: Callable[[Any, HttpResponse], None] | None = None  # (JSON value or None, response): may raise ServiceError
+    is_json: bool = False
+
+
+EXPECTED = Expected()
+
+
+@dataclass(frozen=True)
+class PaidCall:
+    """A request that costs money.
+
+    A server that knows the id answers a repeated request without working, and being paid, again.
+    """
+
+    call_id: str
+    weight: float = 0.0  # what it counts in a budget of tokens
 
 
 @dataclass
@@ -71,63 +96,78 @@ class HttpClient:
         self.transport = HttpTransport(connection, now)
         self._send = send or self.transport.send
 
-    async def request(
+    async def get(
+        self, path: str, params: Params | None = None, *, kind: str = "", expected: Expected = EXPECTED
+    ) -> HttpResponse:
+        """The response of the service to one request. `kind` says in which of its budgets the request is counted."""
+        request = HttpRequest("GET", _with_query(self._address(path), params), self._headers, None, kind)
+        return await self._exchange(request, expected)
+
+    async def fetch(
         self,
-        method: str,
-        path: str = "",
-        *,
-        url: str | None = None,
+        url: str,
         params: Params | None = None,
-        json_body: Any = None,
+        *,
         headers: Mapping[str, str] | None = None,
-        accept: str | tuple[str, ...] = "application/json",
-        also: tuple[int, ...] = (),
         kind: str = "",
         resume: bool = False,
-        weight: float = 0.0,
-        idempotency_key: str = "",
-        classify: Classify | None = None,
-        check: Callable[[HttpResponse], None] = lambda response: None,
+        expected: Expected = EXPECTED,
     ) -> HttpResponse:
-        """The response to one request, tried again while trying again can help.
+        """The response of another address, to which neither key nor other header of ours goes along.
 
-        `url` asks another address, and then neither key nor other header of ours goes along. `accept` is the media type
-        demanded of a good response (or several of them); one ending in a slash is a prefix, */* is any. `also` are
-        statuses that are answers without a body to check, such as 304. `kind` says which of the service's budgets the
-        request is counted in. With `resume`, a file that breaks off is continued where it ended, if its host can.
-        `weight` is what the request counts in a budget that is not of requests, such as that of tokens.
-        `idempotency_key` names a call that is to be paid for once: a server that knows the key answers a repeated
-        request without working, and being paid, again. `check` may refuse a good response with ServiceError.
+        With `resume`, a file that breaks off is continued where it ended, if its host can.
         """
-        address = url or f"{self.endpoint.base_url}{path}"
-        given = {**(self._headers if url is None else self._name), **(headers or {})}
-        body: bytes | None = json_body
-        if json_body is not None and not isinstance(json_body, bytes):
-            body = json.dumps(json_body, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
-        if body is not None:
-            given["Content-Type"] = "application/json"
-        asked = HttpRequest(
-            method,
-            _with_query(address, params) if params else address,
-            given,
-            body,
+        request = HttpRequest(
+            "GET",
+            _with_query(url, params),
+            {**self._name, **(headers or {})},
+            None,
             kind,
-            guarded=self._guards and url is not None and _origin(url) not in self._trusted,
+            guarded=self._guards and _origin(url) not in self._trusted,
             download=Download() if resume else None,
         )
+        return await self._exchange(request, expected)
+
+    async def request_json(
+        self,
+        method: str,
+        path: str,
+        *,
+        params: Params | None = None,
+        body: Any = None,
+        headers: Mapping[str, str] | None = None,
+        kind: str = "",
+        expected: Expected = EXPECTED,
+        paid: PaidCall | None = None,
+    ) -> tuple[Any, HttpResponse]:
+        """The JSON value that the service answers, and the response it came in. `body` is sent as JSON."""
+        encoded: bytes | None = body
+        if body is not None and not isinstance(body, bytes):
+            encoded = json.dumps(body, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
+        told = {**self._headers, **(headers or {}), **({"Content-Type": "application/json"} if encoded else {})}
+        request = HttpRequest(method, _with_query(self._address(path), params), told, encoded, kind)
+        response = await self._exchange(request, replace(expected, is_json=True), paid)
+        return response.json(), response
+
+    def _address(self, path: str) -> str:
+        return f"{self.endpoint.base_url}{path}"
+
+    async def _exchange(self, request: HttpRequest, expected: Expected, paid: PaidCall | None = None) -> HttpResponse:
+        """The response to one request, tried again while trying again can help."""
+        kind, address = request.kind, request.url
         host = host_limits(self.service, self.endpoint, kind, address)
         sent, tried, recoveries, first_refused_s = 0, 0, host.limit.recoveries, 0.0
         failed: ServiceError | None = None
         while True:
-            if idempotency_key:  # a new one for each attempt: a stored failure must not be repeated to us
-                asked = replace(asked, headers={**given, "Idempotency-Key": f"{idempotency_key}-{sent}"})
+            if paid:  # a new key for each attempt: a stored failure must not be repeated to us
+                request = replace(request, headers={**request.headers, "Idempotency-Key": f"{paid.call_id}-{sent}"})
             try:
                 await host.concurrency.enter()
                 passage = _Passage()
                 try:
-                    await self._pass(host, passage, kind, address, weight)
+                    await self._pass(host, passage, kind, address, paid.weight if paid else 0.0)
                     await host.pace.wait(self._sleep)
-                    response, failed = await self._try(asked, host, passage, accept, also, classify, check)
+                    response, failed = await self._try(request, host, passage, expected)
                 finally:
                     # Without effect where the attempt was reported.
                     if passage.probes_limit:
@@ -159,28 +199,6 @@ class HttpClient:
             if not failed.retryable or is_over or wait_s is None:
                 raise failed
             await self._sleep(wait_s)
-
-    async def request_json(
-        self,
-        method: str,
-        path: str,
-        *,
-        check_json: Callable[[Any, HttpResponse], None] = lambda value, response: None,
-        **options: Any,
-    ) -> tuple[Any, HttpResponse]:
-        """The JSON value answered, and the response it came in; `check_json` may refuse it with ServiceError."""
-        parsed: list[Any] = []
-
-        def parse(response: HttpResponse) -> None:
-            try:
-                parsed[:] = [response.json()]
-            except ValueError:
-                # Half a body under the right length: gateways do that when what is behind them breaks off.
-                raise self.bad_response("the body is not JSON", response, retryable=True) from None
-            check_json(parsed[0], response)
-
-        response = await self.request(method, path, check=parse, **options)
-        return parsed[0], response
 
     def bad_response(self, what: str, response: HttpResponse, *, retryable: bool = False) -> ServiceError:
         """An error for a response that breaks the protocol."""
@@ -248,26 +266,19 @@ class HttpClient:
             ) from None
 
     async def _try(
-        self,
-        asked: HttpRequest,
-        host: HostLimits,
-        passage: _Passage,
-        accept: str | tuple[str, ...],
-        also: tuple[int, ...],
-        classify: Classify | None,
-        check: Callable[[HttpResponse], None],
+        self, request: HttpRequest, host: HostLimits, passage: _Passage, expected: Expected
     ) -> tuple[HttpResponse, ServiceError | None]:
         """The response and no error, or the error; both are reported to the host's limiter and breakers."""
         sent_at_s = time.monotonic()
         response = HttpResponse(0, "", b"", "")
         try:
-            with request_span(self.service, asked.kind) as span:
-                response = await self._send(asked, host.concurrency.answered)
+            with request_span(self.service, request.kind) as span:
+                response = await self._send(request, host.concurrency.answered)
                 span["status"] = response.status
-            if response.status not in also:
-                self._check_status(response, asked, classify)
-                self._check_content_type(response, accept)
-                check(response)
+            if response.status not in expected.also:
+                self._check_status(response, request, expected.classify)
+                self._check_content_type(response, expected.accept)
+                self._check_body(response, expected)
         except ServiceError as error:
             is_page = error.status == UNAVAILABLE and "html" in response.content_type.lower()
             if is_page and error.kind == "outage":  # how nginx words its limit, unless told otherwise
@@ -301,6 +312,17 @@ class HttpClient:
         """Tell the other processes of the lake that a pause begins, or is over (0)."""
         if pause_s is not None and self._rate_budget is not None:
             asking.submit(self._rate_budget.pause, host.name, pause_s)
+
+    def _check_body(self, response: HttpResponse, expected: Expected) -> None:
+        value = None
+        if expected.is_json:
+            try:
+                value = response.json()
+            except ValueError:
+                # Half a body under the right length: gateways do that when what is behind them breaks off.
+                raise self.bad_response("the body is not JSON", response, retryable=True) from None
+        if expected.check:
+            expected.check(value, response)
 
     def _check_status(self, response: HttpResponse, asked: HttpRequest, classify: Classify | None) -> None:
         if response.status == 206 and not any(name.lower() == "range" for name in asked.headers):
@@ -372,6 +394,8 @@ def _origin(url: str) -> tuple[str, int]:
         return "", 0
 
 
-def _with_query(url: str, params: Params) -> str:
+def _with_query(url: str, params: Params | None) -> str:
+    if not params:
+        return url
     written = {name: str(value).lower() if isinstance(value, bool) else value for name, value in params.items()}
     return f"{url.partition('#')[0].partition('?')[0]}?{urlencode(written)}"

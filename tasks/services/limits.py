@@ -2,7 +2,8 @@
 
 `Breaker` suspends requests after failures in a row, and one at a time probes whether to go on. The same class serves
 outages and rate limits: a dead or refusing service is waited for once by all requests together. `ConcurrencyLimiter`
-finds how many requests at once a host answers best. `HostLimits` holds both for one kind of request to one host.
+is a semaphore that finds how many requests at once a host answers best. `HostLimits` holds both for one kind of request
+to one host.
 """
 
 import asyncio
@@ -211,29 +212,13 @@ class _Try:
     settled: bool = False  # answers to what was sent before are out of the way
 
 
-class ConcurrencyLimiter:
-    """Additive increase, multiplicative decrease, for one host in one event loop.
+class ResizableSemaphore:
+    """How many may be inside at once, in one event loop; the number may change at any time."""
 
-    While latency holds it grows. When answers take much longer, either requests pile up before the host, then fewer
-    of them bring as many answers, or the host has become slower by itself, then they bring fewer. Which it is shows
-    by trying. It learns only while it is full: a limit that is not reached says nothing about the host.
-    """
-
-    def __init__(self, most: int, clock: Callable[[], float] = time.monotonic) -> None:
-        self._most, self._clock = most, clock
-        self.limit = float(min(START, most))
+    def __init__(self, limit: float) -> None:
+        self.limit = limit
         self.inside = 0
         self._queue: list[tuple[int, int, asyncio.Future[None]]] = []  # a heap
-        self._probing = True  # until the first cut the limit doubles in a round trip, afterwards it grows by one
-        self._cut_at_s = float("-inf")
-        self._recent_s = 0.0  # moving average
-        # Mean of the quickest round: of single answers, one is always quick by chance. It is forgotten when the host
-        # is found to be slower by itself.
-        self._best_s = float("inf")
-        self._round, self._round_size = list[float](), int(self.limit)
-        self._round_since_s: float | None = None
-        self._slow = False  # as the last round was
-        self._try: _Try | None = None
 
     async def enter(self) -> None:
         """Wait for a place; `leave` gives it back."""
@@ -256,6 +241,41 @@ class ConcurrencyLimiter:
         self.inside -= 1
         self._admit()
 
+    def resize(self, limit: float) -> None:
+        """From now on so many; who is inside stays."""
+        self.limit = limit
+        self._admit()
+
+    def _admit(self) -> None:
+        while self._queue and self.inside < int(self.limit):
+            turn = heapq.heappop(self._queue)[2]
+            if not turn.done():
+                turn.set_result(None)
+                self.inside += 1
+
+
+class ConcurrencyLimiter(ResizableSemaphore):
+    """Additive increase, multiplicative decrease, for one host in one event loop.
+
+    While latency holds it grows. When answers take much longer, either requests pile up before the host, then fewer
+    of them bring as many answers, or the host has become slower by itself, then they bring fewer. Which it is shows
+    by trying. It learns only while it is full: a limit that is not reached says nothing about the host.
+    """
+
+    def __init__(self, most: int, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__(float(min(START, most)))
+        self._most, self._clock = most, clock
+        self._probing = True  # until the first cut the limit doubles in a round trip, afterwards it grows by one
+        self._cut_at_s = float("-inf")
+        self._recent_s = 0.0  # moving average
+        # Mean of the quickest round: of single answers, one is always quick by chance. It is forgotten when the host
+        # is found to be slower by itself.
+        self._best_s = float("inf")
+        self._round, self._round_size = list[float](), int(self.limit)
+        self._round_since_s: float | None = None
+        self._slow = False  # as the last round was
+        self._try: _Try | None = None
+
     def answered(self, latency_s: float) -> None:
         """An answer came, of any status, `latency_s` after its request."""
         self._recent_s = 0.9 * self._recent_s + 0.1 * latency_s if self._recent_s else latency_s
@@ -266,8 +286,7 @@ class ConcurrencyLimiter:
         if len(self._round) >= self._round_size:
             self._end_round()
         if self._try is None and self._recent_s <= self._slow_s() < float("inf"):
-            self.limit = min(float(self._most), self.limit + (1.0 if self._probing else 1.0 / self.limit))
-            self._admit()
+            self.resize(min(float(self._most), self.limit + (1.0 if self._probing else 1.0 / self.limit)))
 
     def too_much(self, sent_at_s: float) -> None:
         """A refusal, or no answer in time, to a request of that moment: one cut for all that were under way."""
@@ -291,8 +310,8 @@ class ConcurrencyLimiter:
             return
         self._try = None
         if tried is not None and per_s < AS_MANY * tried.per_s:
-            self._best_s, self.limit = usual_s, tried.limit
-            self._admit()
+            self._best_s = usual_s
+            self.resize(tried.limit)
         elif usual_s <= self._slow_s():
             self._slow = False
         elif not self._slow:
@@ -311,13 +330,6 @@ class ConcurrencyLimiter:
     def _forget_round(self) -> None:
         self._round, self._round_size = [], 2 * int(self.limit)
         self._round_since_s, self._slow, self._try = None, False, None
-
-    def _admit(self) -> None:
-        while self._queue and self.inside < int(self.limit):
-            turn = heapq.heappop(self._queue)[2]
-            if not turn.done():
-                turn.set_result(None)
-                self.inside += 1
 
 
 SHORTEST_INTERVAL_S, LONGEST_INTERVAL_S = 0.02, 5.0

@@ -18,7 +18,7 @@ from schemas.settings.services import MapsEndpoint
 from tasks.geo.distance import distance_km
 from tasks.geo.gcj02 import gcj02_to_wgs84, in_china, wgs84_to_gcj02
 from tasks.services.errors import HttpResponse, Kind, ServiceError, safe_url
-from tasks.services.http import ServiceClient, key_header
+from tasks.services.http import Expected, ServiceClient, key_header
 from tasks.services.transport import Connection
 
 PICTURE_PX = 512
@@ -55,13 +55,13 @@ class Maps(ServiceClient):
 
     async def find(self, keyword: str, city: str = "", limit: int = 10) -> list[Poi]:
         """Points of interest by name or kind, best first."""
-        asked = {"keywords": keyword, "offset": min(25, max(1, limit))} | ({"city": city} if city else {})
-        return await self._rows("/v3/place/text", asked, "pois", limit)
+        query = {"keywords": keyword, "offset": min(25, max(1, limit))} | ({"city": city} if city else {})
+        return await self._rows("/v3/place/text", query, "pois", limit)
 
     async def detail(self, poi_id: str) -> Poi | None:
         """One point of interest, or None for an unknown id."""
-        found = await self._rows("/v3/place/detail", {"id": poi_id}, "pois", 1)
-        return found[0] if found else None
+        pois = await self._rows("/v3/place/detail", {"id": poi_id}, "pois", 1)
+        return pois[0] if pois else None
 
     async def picture(self, lat: float, lon: float, zoom: int, style: str) -> bytes:
         """A picture of the ground around a point, `roadmap` or `satellite`: bytes as they came, not yet decoded."""
@@ -74,7 +74,7 @@ class Maps(ServiceClient):
             "key": "".join(self._http.secrets),
         }
         accepted = ("image/png", "image/jpeg", "application/json")
-        response = await self._http.request("GET", "/v3/staticmap", params=params, accept=accepted)
+        response = await self._http.get("/v3/staticmap", params, expected=Expected(accepted))
         if response.content_type.startswith("image/"):
             return response.body
         try:
@@ -83,9 +83,9 @@ class Maps(ServiceClient):
             trouble = None
         raise trouble or self._http.bad_response("not a picture", response)
 
-    async def _rows(self, path: str, asked: dict[str, Any], name: str, limit: int) -> list[Poi]:
+    async def _rows(self, path: str, query: dict[str, Any], name: str, limit: int) -> list[Poi]:
         value, response = await self._http.request_json(
-            "GET", path, params={**asked, "key": "".join(self._http.secrets)}
+            "GET", path, params={**query, "key": "".join(self._http.secrets)}
         )
         trouble = self._trouble(value, response)
         if trouble is not None:
@@ -157,7 +157,7 @@ class GoogleMaps(ServiceClient):
     async def tips(self, text: str, limit: int = 10) -> list[Poi]:
         """Points of interest whose names begin like the text. Suggestions have no position: it is (0, 0) here."""
         value, response = await self._ask("POST", "/v1/places:autocomplete", {"input": text, "languageCode": "en"})
-        found = []
+        pois = []
         for row in self._list(value, "suggestions", response):
             told = row.get("placePrediction") if isinstance(row, dict) else None
             if not isinstance(told, dict):
@@ -166,16 +166,18 @@ class GoogleMaps(ServiceClient):
             parts: dict[str, Any] = form if isinstance(form, dict) else {}
             name = _said(parts.get("mainText")) or _said(told.get("text"))
             poi = Poi(_text(told.get("placeId")), name, _kind(told), "", _said(parts.get("secondaryText")), 0.0, 0.0)
-            found += [poi] if poi.id and poi.name else []
-        return found[:limit]
+            pois += [poi] if poi.id and poi.name else []
+        return pois[:limit]
 
     async def find(self, keyword: str, city: str = "", limit: int = 10) -> list[Poi]:
         """Points of interest by name or kind, best first."""
         words = f"{keyword}, {city}" if city else keyword
-        asked = {"textQuery": words, "pageSize": min(20, max(1, limit)), "languageCode": "en"}
-        value, response = await self._ask("POST", "/v1/places:searchText", asked, [f"places.{one}" for one in _FIELDS])
-        found = (_place(row) for row in self._list(value, "places", response))
-        return [poi for poi in found if poi is not None][:limit]
+        query = {"textQuery": words, "pageSize": min(20, max(1, limit)), "languageCode": "en"}
+        value, response = await self._ask(
+            "POST", "/v1/places:searchText", query, [f"places.{field}" for field in _FIELDS]
+        )
+        pois = (_place(row) for row in self._list(value, "places", response))
+        return [poi for poi in pois if poi is not None][:limit]
 
     async def detail(self, poi_id: str) -> Poi | None:
         """One point of interest, or None for an unknown id."""
@@ -199,7 +201,7 @@ class GoogleMaps(ServiceClient):
             "key": "".join(self._http.secrets),
         }
         url = f"{self._pictures}/maps/api/staticmap"
-        response = await self._http.request("GET", url=url, params=params, accept=("image/png", "image/jpeg"))
+        response = await self._http.fetch(url, params, expected=Expected(("image/png", "image/jpeg")))
         return response.body
 
     async def _ask(
@@ -207,7 +209,11 @@ class GoogleMaps(ServiceClient):
     ) -> tuple[Any, HttpResponse]:
         headers = {"X-Goog-FieldMask": ",".join(fields)} if fields else {}
         return await self._http.request_json(
-            method, path, json_body=body, headers=headers, classify=self._classify, check_json=self._is_object
+            method,
+            path,
+            body=body,
+            headers=headers,
+            expected=Expected(classify=self._classify, check=self._is_object),
         )
 
     def _classify(self, response: HttpResponse) -> ServiceError | None:
@@ -216,7 +222,7 @@ class GoogleMaps(ServiceClient):
             return None
         try:
             details = response.json()["error"].get("details") or ()
-            is_refused = any(one.get("reason") == "API_KEY_INVALID" for one in details)
+            is_refused = any(detail.get("reason") == "API_KEY_INVALID" for detail in details)
         except (ValueError, KeyError, TypeError, AttributeError):
             return None
         if not is_refused:
@@ -275,12 +281,14 @@ class BothMaps:
 
     async def tips(self, text: str, limit: int = 10) -> list[Poi]:
         """Points of interest whose names begin like the text, the providers' in turn."""
-        home, abroad = await asyncio.gather(*(one.tips(text, limit) for one in self._providers.values()))
+        home, abroad = await asyncio.gather(*(provider.tips(text, limit) for provider in self._providers.values()))
         return self._merged([[poi for poi in home if in_china(poi.lat, poi.lon)], abroad])[:limit]
 
     async def find(self, keyword: str, city: str = "", limit: int = 10) -> list[Poi]:
         """Points of interest by name or kind, the providers' in turn, each in its own region."""
-        home, abroad = await asyncio.gather(*(one.find(keyword, city, limit) for one in self._providers.values()))
+        home, abroad = await asyncio.gather(
+            *(provider.find(keyword, city, limit) for provider in self._providers.values())
+        )
         mine = [poi for poi in home if in_china(poi.lat, poi.lon)]
         others = [poi for poi in abroad if not in_china(poi.lat, poi.lon)]
         return self._merged([mine, others])[:limit]
@@ -288,21 +296,21 @@ class BothMaps:
     async def detail(self, poi_id: str) -> Poi | None:
         """One point of interest, or None for an unknown id."""
         whose, _, own = poi_id.partition(":")
-        found = await self._providers[whose].detail(own) if whose in self._providers else None
-        return found and replace(found, id=poi_id)
+        poi = await self._providers[whose].detail(own) if whose in self._providers else None
+        return poi and replace(poi, id=poi_id)
 
     async def picture(self, lat: float, lon: float, zoom: int, style: str) -> bytes:
         """A picture of the ground around a point, of the provider that serves it."""
         return await self._providers["cn" if in_china(lat, lon) else "world"].picture(lat, lon, zoom, style)
 
     async def close(self) -> None:
-        for one in self._providers.values():
-            await one.close()
+        for provider in self._providers.values():
+            await provider.close()
 
-    def _merged(self, found: Sequence[Sequence[Poi]]) -> list[Poi]:
+    def _merged(self, rows_by_provider: Sequence[Sequence[Poi]]) -> list[Poi]:
         named = (
             [replace(poi, id=f"{whose}:{poi.id}") for poi in rows]
-            for whose, rows in zip(self._providers, found, strict=True)
+            for whose, rows in zip(self._providers, rows_by_provider, strict=True)
         )
         kept: list[Poi] = []
         for poi in chain.from_iterable(zip_longest(*named)):

@@ -112,8 +112,8 @@ class _GuardedResolver(AbstractResolver):
     async def resolve(
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
     ) -> list[ResolveResult]:
-        found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM, family=family)
-        addresses = {str(entry[4][0]): int(entry[0]) for entry in found}
+        entries = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM, family=family)
+        addresses = {str(entry[4][0]): int(entry[0]) for entry in entries}
         if not addresses or not all(map(is_public, addresses)):
             raise LeadsInside(host)
         return [
@@ -166,13 +166,13 @@ class Network:
         # A proxy cannot reach the servers of this machine's own loopback.
         if not proxy or is_loopback(f"{scheme}://{host}/") or _bypasses_proxy(host, self._proxies):
             return None
-        found = URL(proxy if "://" in proxy else f"http://{proxy}")
-        if found.scheme not in ("http", "https") or not found.host:
+        url = URL(proxy if "://" in proxy else f"http://{proxy}")
+        if url.scheme not in ("http", "https") or not url.host:
             raise StageRefused(
                 f"the proxy {safe_url(proxy)} cannot be used: {scheme.upper()}_PROXY and ALL_PROXY take http:// and "
                 "https:// addresses"
             )
-        return found
+        return url
 
     async def close(self) -> None:
         opened, self._open = list(self._open.values()), {}

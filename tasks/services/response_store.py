@@ -253,9 +253,9 @@ class ResponseStore:
         return Response(row[0], row[1]) if row and row[0] is not None else None
 
 
-def digest_key(*asked: Any) -> str:
+def digest_key(*request: Any) -> str:
     """The key of what was asked: JSON values that tell it from everything else."""
-    return hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()
+    return hashlib.sha256(json.dumps(request, sort_keys=True).encode()).hexdigest()
 
 
 def pack(head: dict[str, Any], body: bytes = b"") -> bytes:
@@ -266,8 +266,8 @@ def pack(head: dict[str, Any], body: bytes = b"") -> bytes:
 def unpack(value: bytes) -> tuple[dict[str, Any], bytes]:
     """What `pack` was given."""
     head, _, body = value.partition(b"\n")
-    found: dict[str, Any] = json.loads(head)
-    return found, body
+    header: dict[str, Any] = json.loads(head)
+    return header, body
 
 
 class BatchedWriter:
@@ -343,9 +343,9 @@ async def ask_once(
     writer = writer_of(store)
     lock = _asking.setdefault((id(asyncio.get_running_loop()), namespace, key), asyncio.Lock())
     async with lock:
-        found: Response | None = await writer.write(Find(namespace, key))
-        if found is not None:
-            return found.value
+        response: Response | None = await writer.write(Find(namespace, key))
+        if response is not None:
+            return response.value
         asked_at = time.time()
         value = await ask()
         await writer.write(Keep(namespace, key, value, asked_at, item_id=item_id))

@@ -5,7 +5,7 @@ from typing import Any
 
 from schemas.settings.services import SearchEndpoint
 from tasks.services.errors import HttpResponse, ServiceError
-from tasks.services.http import ServiceClient, key_header
+from tasks.services.http import Expected, ServiceClient, key_header
 from tasks.services.transport import Connection
 
 
@@ -28,7 +28,9 @@ class Search(ServiceClient):
     async def search(self, query: str, max_results: int = 5) -> list[SearchResult]:
         """The pages found; none is an empty list."""
         body = {"query": query, "max_results": max_results}
-        value, response = await self._http.request_json("POST", "/search", json_body=body, classify=self._classify)
+        value, response = await self._http.request_json(
+            "POST", "/search", body=body, expected=Expected(classify=self._classify)
+        )
         rows = value.get("results") if isinstance(value, dict) else None
         if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
             raise self._http.bad_response("no list under 'results'", response)
@@ -59,8 +61,8 @@ class YouSearch(ServiceClient):
         """The pages found; none is an empty list."""
         params = {"query": query, "count": max_results}
         value, response = await self._http.request_json("GET", "/v1/search", params=params)
-        found = value.get("results") if isinstance(value, dict) else None
-        rows = found.get("web") if isinstance(found, dict) else None
+        results = value.get("results") if isinstance(value, dict) else None
+        rows = results.get("web") if isinstance(results, dict) else None
         if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
             raise self._http.bad_response("no list under 'results.web'", response)
         return [

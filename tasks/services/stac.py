@@ -26,7 +26,7 @@ from pystac_client.stac_api_io import StacApiIO
 from schemas.errors import StageRefused
 from schemas.settings.services import StacEndpoint
 from tasks.services.errors import HttpResponse, ServiceError, safe_url
-from tasks.services.http import HttpClient, ServiceClient, key_header
+from tasks.services.http import Expected, HttpClient, ServiceClient, key_header
 from tasks.services.network import may_fetch
 from tasks.services.transport import Connection
 
@@ -75,16 +75,16 @@ class _SearchPages(StacApiIO):
         """The next page. Of a link to it only the question is read: its address could lead elsewhere."""
         if isinstance(source, Link) and source.extra_fields.get("method") == "POST":
             self._body = {**self._body, **source.extra_fields["body"]}
-            asked = self._page("POST", json_body=self._body)
+            page = self._page("POST", body=self._body)
         elif isinstance(source, Link):
-            asked = self._page("GET", params=dict(parse_qsl(urlsplit(source.href).query)))
+            page = self._page("GET", params=dict(parse_qsl(urlsplit(source.href).query)))
         else:
             self._body = dict(kwargs["parameters"])
-            asked = self._page("POST", json_body=self._body)
+            page = self._page("POST", body=self._body)
         if self._is_cancelled:
-            asked.close()
+            page.close()
             raise asyncio.CancelledError
-        self._waits_for = asyncio.run_coroutine_threadsafe(asked, self._loop)
+        self._waits_for = asyncio.run_coroutine_threadsafe(page, self._loop)
         return self._waits_for.result()
 
     def cancel(self) -> None:
@@ -95,7 +95,9 @@ class _SearchPages(StacApiIO):
 
     async def _page(self, method: str, **question: Any) -> dict[str, Any]:
         """A page that keeps to the protocol, with one link at most: to the next page."""
-        page, response = await self._http.request_json(method, "/search", accept=_JSON_TYPES, kind="search", **question)
+        page, response = await self._http.request_json(
+            method, "/search", kind="search", expected=Expected(_JSON_TYPES), **question
+        )
         rows = page.get("features") if isinstance(page, dict) else None
         if not isinstance(rows, list):
             raise self._http.bad_response("no list under 'features'", response, retryable=True)
@@ -178,11 +180,11 @@ class Stac(ServiceClient):
             raise
         if not rows:
             await self._refuse_unknown(collection)
-        found: dict[str, dict[str, Any]] = {}
+        items: dict[str, dict[str, Any]] = {}
         for row in rows:
             name = row.get("id")
-            found.setdefault(name if isinstance(name, str) and name else f"{len(found)} without an id", row)
-        return list(found.values())
+            items.setdefault(name if isinstance(name, str) and name else f"{len(items)} without an id", row)
+        return list(items.values())
 
     async def _refuse_unknown(self, collection: str) -> None:
         """StageRefused if there is no such collection: archives answer a search in it with no items."""
@@ -225,28 +227,25 @@ class Stac(ServiceClient):
         raise AssertionError("unreachable: the last renewal returns or raises")
 
     async def _read(self, href: str, signature: _Signature | None, start: int, end: int) -> bytes:
-        def check(response: HttpResponse) -> None:
-            given = _RANGE.fullmatch(response.headers.get("content-range", ""))
-            if response.status != 206 or given is None:
+        def check(_: Any, response: HttpResponse) -> None:
+            content_range = _RANGE.fullmatch(response.headers.get("content-range", ""))
+            if response.status != 206 or content_range is None:
                 raise ServiceError(
                     "stac",
                     "blocked",
                     f"the host, or a proxy before it, gives no byte ranges: {response.url}",
                     status=200,
                 )
-            total = int(given[3]) if given[3] != "*" else end
-            if int(given[1]) != start or len(response.body) != min(end, total) - start:
+            total = int(content_range[3]) if content_range[3] != "*" else end
+            if int(content_range[1]) != start or len(response.body) != min(end, total) - start:
                 raise self._http.bad_response("other bytes than were asked for", response, retryable=True)
 
         joint = "&" if urlsplit(href).query else "?"
-        response = await self._http.request(
-            "GET",
-            url=f"{href}{joint}{signature.query}" if signature else href,
+        response = await self._http.fetch(
+            f"{href}{joint}{signature.query}" if signature else href,
             headers={"Range": f"bytes={start}-{end - 1}", "Accept-Encoding": "identity"},
-            accept=_FILE_TYPES,
             kind="file",
-            classify=_classify_file,
-            check=check,
+            expected=Expected(_FILE_TYPES, classify=_classify_file, check=check),
         )
         self.bytes_read += len(response.body)
         return response.body
@@ -260,8 +259,8 @@ class Stac(ServiceClient):
             # The key goes only where the API is.
             ours = urlsplit(address).netloc == urlsplit(self._endpoint.base_url).netloc
             try:
-                value, response = await self._http.request_json(
-                    "GET", "", url=address, headers=self._key if ours else None, kind="token"
+                response = await self._http.fetch(
+                    address, headers=self._key if ours else None, kind="token", expected=Expected(is_json=True)
                 )
             except ServiceError as error:
                 if not error.retryable and error.kind != "auth":
@@ -269,6 +268,7 @@ class Stac(ServiceClient):
                     error.kind = "expired"
                     error.message = f"no signature (services.stac.sas_url): {error.message}"
                 raise
+            value = response.json()
             query = value.get("token") if isinstance(value, dict) else None
             if not isinstance(query, str) or not _SIGNATURE.fullmatch(query):
                 raise self._http.bad_response("no usable token", response, retryable=True)

@@ -1,9 +1,11 @@
 """Pictures behind addresses that came from a user's table: anywhere on the open net, and nowhere else."""
 
+from typing import Any
+
 from schemas.settings.ingest import WebRules
 from schemas.settings.services import Endpoint
 from tasks.services.errors import HttpResponse, ServiceError, safe_url
-from tasks.services.http import ServiceClient
+from tasks.services.http import Expected, ServiceClient
 from tasks.services.network import NotPublic, host_of, is_public_host
 from tasks.services.rate_budget import RateBudget
 from tasks.services.transport import Connection
@@ -44,7 +46,7 @@ class Pictures(ServiceClient):
             raise NotPublic(safe_url(url))
         pages: list[ServiceError] = []
 
-        def no_page(response: HttpResponse) -> None:
+        def no_page(_: Any, response: HttpResponse) -> None:
             media = response.content_type.partition(";")[0].strip().lower()
             if media in ("text/html", "text/plain", "application/json"):
                 # Gateways put error pages under status 200: worth asking again, within this call.
@@ -52,7 +54,7 @@ class Pictures(ServiceClient):
                 raise pages[-1]
 
         try:
-            return await self._http.request("GET", url=url, accept="*/*", check=no_page, resume=True)
+            return await self._http.fetch(url, resume=True, expected=Expected("*/*", check=no_page))
         except ServiceError as error:
             if error in pages:
                 error.retryable = False  # it was a page to the last

@@ -27,16 +27,16 @@ _COORDINATE = re.compile(r"(?<![\w.])-?\d{1,3}\.(\d{3,})(?![\w.])")
 
 def unfounded_coordinates(trajectory: Trajectory) -> list[str]:
     """Coordinates in thoughts, calls and the answer that no tool had given by then, to the decimals written."""
-    given: list[float] = []
+    known_values: list[float] = []
     unfounded: list[str] = []
     for message in trajectory.messages:
         numbers = [match for text in (*texts_of(message), *_arguments(message)) for match in _COORDINATE.finditer(text)]
         if message["role"] != "assistant":
-            given += [float(match.group()) for match in numbers] if message["role"] == "tool" else []
+            known_values += [float(match.group()) for match in numbers] if message["role"] == "tool" else []
             continue
         for match in numbers:
             half = 0.5 * 10.0 ** -len(match.group(1)) * 1.001
-            if not any(abs(float(match.group()) - value) <= half for value in given):
+            if not any(abs(float(match.group()) - value) <= half for value in known_values):
                 unfounded.append(match.group())
     return unfounded
 
@@ -65,13 +65,13 @@ def misplaced_answer(trajectory: Trajectory) -> list[str]:
 
 def named_in_question(trajectory: Trajectory, names: Sequence[str | None]) -> list[str]:
     """Names of the answer that the system prompt or the question holds already."""
-    asked = " ".join(
+    questions = " ".join(
         fold(text)
         for message in trajectory.messages
         if message["role"] in ("system", "user")
         for text in texts_of(message)
     )
-    return [name for name in names if name and re.search(rf"\b{re.escape(fold(name))}\b", asked)]
+    return [name for name in names if name and re.search(rf"\b{re.escape(fold(name))}\b", questions)]
 
 
 def fold(text: str) -> str:
@@ -120,7 +120,7 @@ def judge_trajectory(
     for rule, (reason, offending_in) in _RULES.items():
         if rule in required and (offending := offending_in(trajectory, truth, readings)):
             reasons += [reason] if reason not in reasons else []
-            evidence += [f"{reason}: {found}" for found in offending[:5]]
+            evidence += [f"{reason}: {offence}" for offence in offending[:5]]
     return Verdict(tuple(reasons), judged.answer, judged.lat, judged.lon, judged.error_km, tuple(evidence))
 
 

@@ -57,9 +57,9 @@ def yields(rows: pl.DataFrame) -> pl.DataFrame:
 
 def reasons(rows: pl.DataFrame) -> pl.DataFrame:
     """By recipe and reason: attempts, one that has two reasons counted under both."""
-    found = rows.explode("reasons").drop_nulls("reasons")
+    exploded = rows.explode("reasons").drop_nulls("reasons")
     return (
-        found.group_by("recipe", reason="reasons")
+        exploded.group_by("recipe", reason="reasons")
         .agg(attempts=pl.len())
         .sort("recipe", "attempts", descending=[False, True])
     )
@@ -79,11 +79,11 @@ def errors(rows: pl.DataFrame) -> pl.DataFrame:
 def patterns(rows: pl.DataFrame) -> pl.DataFrame:
     """The most common sequences of tools, with how often they are used and how often the answer is near."""
     near = (pl.col("error_km") < NEAR_KM).fill_null(False)
-    found = rows.group_by("recipe", pattern="tool_pattern").agg(
+    counts = rows.group_by("recipe", pattern="tool_pattern").agg(
         attempts=pl.len(), kept=(pl.col("verdict") == "kept").sum(), near=near.mean().round(3)
     )
     return (
-        found.sort("attempts", "pattern", descending=[True, False])
+        counts.sort("attempts", "pattern", descending=[True, False])
         .group_by("recipe", maintain_order=True)
         .head(PATTERNS)
         .sort("recipe", "attempts", descending=[False, True])

@@ -32,14 +32,14 @@ from tasks.synthesize.rejection import Verdict, judge_trajectory, rules_of
 
 def limits(recipe: Recipe, settings: SynthesizeSettings) -> Budgets:
     """The recipe's budgets with what the settings change."""
-    given: dict[str, Any] = {
+    chosen: dict[str, Any] = {
         "calls": settings.max_tool_calls,
         "turns": settings.max_turns,
         "tokens": settings.max_total_tokens,
         "seconds": settings.max_seconds,
         "cost_usd": settings.max_cost_usd,
     }
-    changed = replace(recipe.prompt.budgets, **{name: value for name, value in given.items() if value is not None})
+    changed = replace(recipe.prompt.budgets, **{name: value for name, value in chosen.items() if value is not None})
     # More calls than the recipe's need more turns to be made in, unless the settings say how many.
     if settings.max_turns is None and settings.max_tool_calls is not None:
         changed = replace(changed, turns=max(changed.turns, changed.calls + 1))
@@ -123,9 +123,9 @@ def chosen_recipes(settings: SynthesizeSettings) -> tuple[str, ...]:
     return (settings.recipe, *settings.further_recipes)
 
 
-def scope(settings: SynthesizeSettings) -> tuple[str, ...]:
-    """The recipes a run is about; trajectories of others stand."""
-    return tuple(f"{recipe}:" for recipe in chosen_recipes(settings))
+def of_other_recipes(settings: SynthesizeSettings, item_id: pl.Expr) -> pl.Expr:
+    """Whether a trajectory is of a recipe that the run is not about: it stands."""
+    return ~pl.any_horizontal([item_id.str.starts_with(f"{recipe}:") for recipe in chosen_recipes(settings)])
 
 
 def identity(settings: SynthesizeSettings) -> Any:
@@ -136,15 +136,15 @@ def identity(settings: SynthesizeSettings) -> Any:
 
 def roles(settings: SynthesizeSettings) -> tuple[str, ...]:
     """The models that the chosen recipes ask."""
-    found: list[str] = []
+    role_names: list[str] = []
     for recipe in (RECIPES[name] for name in chosen_recipes(settings)):
         if settings.single_agent or (recipe.writer is None and not recipe.writes_gold):
-            found.append(settings.agent)
+            role_names.append(settings.agent)
         elif recipe.writer is not None:
-            found += recipe.writer.roles(settings)
+            role_names += recipe.writer.roles(settings)
         if "visible_signs" in rules_of(recipe, settings):
-            found.append(settings.observer)
-    return tuple(dict.fromkeys(found))
+            role_names.append(settings.observer)
+    return tuple(dict.fromkeys(role_names))
 
 
 def open_context(settings: SynthesizeSettings, setup: WorkerSetup) -> WorkerContext:
@@ -169,15 +169,15 @@ async def work(item: Row, context: WorkerContext) -> Outcome:
         rows.append(_row(item, recipe, writer, number, picture, trajectory, judged[-1]))
         files += derived_rows(rows[-1]["trajectory_id"], item["image_id"], trajectory.messages)
         usage += trajectory.usage + read
-        if sum(one.kept for one in judged) >= settings.enough:
+        if sum(verdict.kept for verdict in judged) >= settings.enough:
             break
-    if any(one.kept for one in judged):
+    if any(verdict.kept for verdict in judged):
         return Kept({"derived": files, "trajectories": rows}, usage)
     last = judged[-1]
     evidence = {
         "attempts": len(judged),
-        "reasons": [list(one.reasons) for one in judged],
-        "error_km": [one.error_km for one in judged],
+        "reasons": [list(verdict.reasons) for verdict in judged],
+        "error_km": [verdict.error_km for verdict in judged],
         "answer": (last.answer or "")[:300],
         "found": list(last.evidence)[:5],
     }
@@ -264,7 +264,7 @@ STAGE = Stage(
     roles=roles,
     version=3,
     identity=identity,
-    scope=scope,
+    keeps_history=of_other_recipes,
     snapshot=True,
     unhashed=("snapshot_id", "note_id"),
 )

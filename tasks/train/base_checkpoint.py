@@ -24,14 +24,14 @@ def base_checkpoint(samples: pl.DataFrame, settings: TrainSettings, folder: Path
     """The folder of the base: where it lies, or built under `folder` of random weights, as training begins with it."""
     if settings.base != "tiny":
         return base_folder(settings.base)
-    found = folder / base_name(samples, settings)
-    if not (found / "config.json").is_file():
+    checkpoint = folder / base_name(samples, settings)
+    if not (checkpoint / "config.json").is_file():
         from tasks.train.encoding import conversation_texts  # torch takes seconds to import
         from tasks.train.tiny import build_model, build_processor
 
         taught = vocabulary_samples(samples)
-        texts = [text for one in taught["messages_json"] for text in conversation_texts(one)]
+        texts = [text for conversation in taught["messages_json"] for text in conversation_texts(conversation)]
         processor = build_processor(texts, settings.tiny, settings.image_min_pixels, settings.image_max_pixels)
-        processor.save_pretrained(found)
-        build_model(processor, settings.tiny, settings.seed).save_pretrained(found)  # writes config.json
-    return found
+        processor.save_pretrained(checkpoint)
+        build_model(processor, settings.tiny, settings.seed).save_pretrained(checkpoint)  # writes config.json
+    return checkpoint

@@ -72,8 +72,8 @@ def rehearsal_file(settings: RehearsalSettings) -> Path:
 def rehearsal_digest(settings: RehearsalSettings) -> str:
     """The hash of the file's bytes: they decide the model, its name does not."""
     file = rehearsal_file(settings)
-    found = file.stat()
-    return _file_hash(file, found.st_size, found.st_mtime_ns)
+    info = file.stat()
+    return _file_hash(file, info.st_size, info.st_mtime_ns)
 
 
 @functools.lru_cache(maxsize=8)
@@ -123,8 +123,8 @@ def _digest(samples: pl.DataFrame) -> str:
     Row by row: all samples of a large set in one text would take gigabytes.
     """
     seen = samples.sort("training_stage", "sample_id").select("sample_id", "phase", "messages_json", "lat", "lon")
-    found = hashlib.sha256()
+    hasher = hashlib.sha256()
     for row in seen.iter_rows():
-        found.update(json.dumps(row, ensure_ascii=False).encode())
-        found.update(b"\n")
-    return digest(found.hexdigest())
+        hasher.update(json.dumps(row, ensure_ascii=False).encode())
+        hasher.update(b"\n")
+    return digest(hasher.hexdigest())

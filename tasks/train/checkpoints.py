@@ -114,8 +114,8 @@ def resume_checkpoint(folder: Path, model: Any, optimizer: Any) -> Progress:
 
 def checkpoints(folder: Path) -> list[Path]:
     """Whole checkpoints, oldest first."""
-    found = [path for path in folder.glob(f"{PREFIX}*") if (path / WHOLE).exists()]
-    return sorted(found, key=lambda path: int(path.name.removeprefix(PREFIX)))
+    complete = [path for path in folder.glob(f"{PREFIX}*") if (path / WHOLE).exists()]
+    return sorted(complete, key=lambda path: int(path.name.removeprefix(PREFIX)))
 
 
 def trained_weights(model: Any) -> dict[str, torch.Tensor]:
@@ -207,5 +207,5 @@ def _bytes(value: Any) -> int:
     if isinstance(value, torch.Tensor):
         return value.numel() * value.element_size()
     if isinstance(value, dict):
-        return sum(_bytes(one) for one in value.values())
+        return sum(_bytes(inner) for inner in value.values())
     return 0

@@ -31,9 +31,8 @@ from schemas.messages import image_reference, image_references, parts_of, texts_
 from tasks.agent.render import chat_template, render_text, turns_with_tools
 from tasks.imaging.images import model_view
 from tasks.lake.image_store import ImageStore
-from tasks.train.fast.layout import Grid
-from tasks.train.fast.packing import IGNORED, Sample
 from tasks.train.plain import PlainModel, as_pixels
+from tasks.train.token_samples import IGNORED, Grid, Sample
 from tasks.train.trainable import TrainableModel
 
 CACHE_BYTES = 256 * 1024 * 1024
@@ -79,9 +78,9 @@ class Ahead(Generic[Out]):
         for batch in batches:
             queue.append([self._pool.submit(self._make, key) for key in batch])
             if len(queue) > ahead:
-                yield [one.result() for one in queue.pop(0)]
+                yield [future.result() for future in queue.pop(0)]
         for waiting in queue:
-            yield [one.result() for one in waiting]
+            yield [future.result() for future in waiting]
 
     def close(self) -> None:
         if self._pool is not None:
@@ -142,9 +141,9 @@ class Encoder:
             head: list[dict[str, Any]] = [{"role": "user", "content": ""}, {"role": "assistant", "content": ""}]
             text = render_text([*head, *messages], add_generation_prompt=True).removeprefix(render_text(head))
             return self.tail("\n" + text, pictures)
-        said = "<tool_call>"
-        asked = [{"role": "user", "content": "?"}, {"role": "assistant", "content": said}]
-        _, _, text = self._rendered(turns_with_tools([*asked, *messages]), True).partition(said)
+        marker = "<tool_call>"
+        opening = [{"role": "user", "content": "?"}, {"role": "assistant", "content": marker}]
+        _, _, text = self._rendered(turns_with_tools([*opening, *messages]), True).partition(marker)
         end = next((mark for mark in self._end_marks if text.startswith(mark)), "")
         return self.tail(text.removeprefix(end), pictures)
 
@@ -176,8 +175,8 @@ class Encoder:
     def _rendered(self, messages: Messages, add_generation_prompt: bool) -> str:
         """The model's own rendering; a template without a system's turn is given its words in the user's."""
 
-        def fill(given: Messages) -> str:
-            plain = [plain_message(one) for one in given]
+        def fill(messages: Messages) -> str:
+            plain = [plain_message(message) for message in messages]
             return str(
                 self._processor.apply_chat_template(plain, tokenize=False, add_generation_prompt=add_generation_prompt)
             )
@@ -206,20 +205,22 @@ class Encoder:
                     "the base's chat template writes a turn otherwise once others follow it, so it cannot be trained "
                     "turn by turn: give the folder another chat_template.jinja"
                 )
-            count = sum(len(parts_of(one["content"])) - len(texts_of(one)) for one in messages[start:number])
+            count = sum(
+                len(parts_of(message["content"])) - len(texts_of(message)) for message in messages[start:number]
+            )
             parts.append(self.tail(whole[done : len(before)], [next(shown) for _ in range(count)], is_first=not parts))
-            said = after[len(before) :]
-            end = max(said.rfind(mark) + len(mark) if mark in said else 0 for mark in self._end_marks)
-            said = said[:end] if end else said.rstrip()
-            done, start = len(before) + len(said), number + 1
-            spoken = self.tail(said if end else said + self._end_marks[0], ())
+            turn_text = after[len(before) :]
+            end = max(turn_text.rfind(mark) + len(mark) if mark in turn_text else 0 for mark in self._end_marks)
+            turn_text = turn_text[:end] if end else turn_text.rstrip()
+            done, start = len(before) + len(turn_text), number + 1
+            spoken = self.tail(turn_text if end else turn_text + self._end_marks[0], ())
             parts.append(Sample(spoken.ids, spoken.ids))
         if done < len(whole):
             parts.append(self.tail(whole[done:], list(shown)))
-        pixels = [one.pixels for one in parts if one.pixels is not None]
+        pixels = [part.pixels for part in parts if part.pixels is not None]
         return Sample(
-            [token for one in parts for token in one.ids], [label for one in parts for label in one.labels],
-            torch.cat(pixels) if pixels else None, tuple(grid for one in parts for grid in one.grids),
+            [token for part in parts for token in part.ids], [label for part in parts for label in part.labels],
+            torch.cat(pixels) if pixels else None, tuple(grid for part in parts for grid in part.grids),
         )  # fmt: skip
 
     def _encode(
@@ -247,7 +248,7 @@ class Encoder:
             ids = [token for turn in self._turns(text) for token in self._ids_of(turn)]
             return self._expanded(ids, [0] * len(ids), pixels, grids)
         with self._lock:
-            found = self._tokenizer.apply_chat_template(
+            encoded = self._tokenizer.apply_chat_template(
                 plain,
                 tools=tools,
                 chat_template=self._training_template,
@@ -255,7 +256,7 @@ class Encoder:
                 return_dict=True,
                 return_assistant_tokens_mask=True,
             )
-        return self._expanded(found["input_ids"], found["assistant_masks"], pixels, grids)
+        return self._expanded(encoded["input_ids"], encoded["assistant_masks"], pixels, grids)
 
     def _turns(self, text: str) -> list[str]:
         """Rendered text, cut where a turn begins if that mark is a token of its own: no other token reaches over it."""
@@ -269,8 +270,10 @@ class Encoder:
         """Patches and grids of pictures."""
         if not pictures:
             return None, ()
-        found = self._image_processor(images=list(pictures), return_tensors="pt")
-        return found["pixel_values"], tuple((int(t), int(h), int(w)) for t, h, w in found["image_grid_thw"].tolist())
+        processed = self._image_processor(images=list(pictures), return_tensors="pt")
+        return processed["pixel_values"], tuple(
+            (int(t), int(h), int(w)) for t, h, w in processed["image_grid_thw"].tolist()
+        )
 
     def pictures(self, sample: Sample) -> list[NDArray[np.uint8]]:
         """The pictures that a sample's patches were cut of, as rows x columns x colours."""
@@ -279,17 +282,17 @@ class Encoder:
         processor, merge = self._image_processor, self.merge
         side = processor.patch_size
         sizes = [frames * rows * columns for frames, rows, columns in sample.grids]
-        found = []
+        decoded = []
         for patches, (_, rows, columns) in zip(sample.pixels.split(sizes), sample.grids, strict=True):
             shape = (rows // merge, columns // merge, merge, merge, 3, processor.temporal_patch_size, side, side)
-            one = patches.float().view(shape)[:, :, :, :, :, 0]  # a still picture fills its frames with copies
+            still = patches.float().view(shape)[:, :, :, :, :, 0]  # a still picture fills its frames with copies
             scale, shift = (
-                torch.tensor(values, device=one.device) for values in (processor.image_std, processor.image_mean)
+                torch.tensor(values, device=still.device) for values in (processor.image_std, processor.image_mean)
             )
-            colours = one.permute(0, 2, 5, 1, 3, 6, 4) * scale + shift
+            colours = still.permute(0, 2, 5, 1, 3, 6, 4) * scale + shift
             whole = (colours * 255).round().clamp(0, 255).to(torch.uint8)
-            found.append(whole.reshape(rows * side, columns * side, 3).cpu().numpy())
-        return found
+            decoded.append(whole.reshape(rows * side, columns * side, 3).cpu().numpy())
+        return decoded
 
     def marked(self, sample: Sample) -> list[int]:
         """A sample's ids with one mark for each picture."""
@@ -348,8 +351,8 @@ class PlainEncoder(Encoder):
         adds = is_first and not (self._bos and text.startswith(self._bos))
         with self._lock:
             if pictures:
-                found = self._processor(text=[text], images=[list(pictures)], add_special_tokens=adds)
-                [ids] = found["input_ids"]
+                encoded = self._processor(text=[text], images=[list(pictures)], add_special_tokens=adds)
+                [ids] = encoded["input_ids"]
             else:
                 ids = self._tokenizer(text, add_special_tokens=adds)["input_ids"]
         return Sample(list(ids), [IGNORED] * len(ids), pixels, grids)

@@ -49,19 +49,21 @@ class Forecast:
 
 def forecast(samples: pl.DataFrame, settings: TrainSettings, gpu: Gpu | None = None) -> list[Forecast]:
     """Every phase that has samples, on this GPU."""
-    found = []
+    phases = []
     for phase in settings.phases:
         mine = samples_of(samples, phase, settings)
         if not mine.is_empty():
-            found.append(forecast_phase(mine, phase, settings, None if gpu is None else gpu.total))
-    return found
+            phases.append(forecast_phase(mine, phase, settings, None if gpu is None else gpu.total))
+    return phases
 
 
 def forecast_phase(
     samples: pl.DataFrame, phase: TrainingPhase, settings: TrainSettings, total: float | None = None
 ) -> Forecast:
     """One phase over its samples, on a GPU of `total` bytes; without one no pack is chosen."""
-    chars, pictures = zip(*(size_of(one) for one in samples.head(LOOKED_AT)["messages_json"]), strict=True)
+    chars, pictures = zip(
+        *(size_of(conversation) for conversation in samples.head(LOOKED_AT)["messages_json"]), strict=True
+    )
     tokens = max(1, round(max(chars) / CHARS_A_TOKEN))
     shape = shape_of(settings)
     if total is None:
@@ -90,7 +92,7 @@ def is_for_vllm(settings: TrainSettings) -> bool:
         return False
     if settings.base != "tiny" and training_path(base_folder(settings.base)) != "packed":
         return False
-    from tasks.runtime.model_pools import vllm_python  # and with it Ray
+    from tasks.runtime.on_ray.model_pools import vllm_python  # and with it Ray
 
     return shutil.which(vllm_python(settings.grpo.vllm.python)) is not None
 

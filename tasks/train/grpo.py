@@ -17,9 +17,8 @@ from schemas.settings.train import GrpoSettings, TrainSettings
 from tasks.reward.advantage import advantages
 from tasks.train.checkpoints import Progress
 from tasks.train.encoding import CACHE_BYTES, Ahead
-from tasks.train.fast.grouped import Completion, Group
 from tasks.train.fast.layout import sent
-from tasks.train.fast.packing import PackLimit, Sample
+from tasks.train.fast.packing import PackLimit
 from tasks.train.fast.parts import HostMemory
 from tasks.train.loop import Figures, Pending
 from tasks.train.policy_loss import objective, token_weights
@@ -27,6 +26,7 @@ from tasks.train.ranks import ALONE, Ranks, gathered
 from tasks.train.rollouts.source import Episode, Judged, Rollouts, Scorer
 from tasks.train.schedule import rate_share
 from tasks.train.supervised import BYTES_A_PIXEL, on_device
+from tasks.train.token_samples import Completion, Group, Sample
 from tasks.train.trainable import TrainableModel
 
 
@@ -64,9 +64,9 @@ class RolloutSample:
 
     @property
     def stats(self) -> RolloutStats:
-        one = self.episode
-        calls = one.tool_calls, one.tool_misses, one.tool_errors
-        return RolloutStats(self.group, self.judged, self.tokens, one.is_finished, *calls)
+        episode = self.episode
+        calls = episode.tool_calls, episode.tool_misses, episode.tool_errors
+        return RolloutStats(self.group, self.judged, self.tokens, episode.is_finished, *calls)
 
 
 class Reference:
@@ -160,15 +160,15 @@ class Grpo:
             self._generate(self.prompts(generation, progress))
             self._generation = generation
         wanted = range(place * self.per_step, (place + 1) * self.per_step)
-        mine = [one for one in self._drawn if one.group in wanted]
+        mine = [sample for sample in self._drawn if sample.group in wanted]
         weights = token_weights(
-            [one.tokens for one in mine],
-            [one.judged.reward is not None for one in mine],
+            [sample.tokens for sample in mine],
+            [sample.judged.reward is not None for sample in mine],
             self.grpo.loss,
             self.grpo.max_completion_tokens,
             self.ranks.totals,
         )
-        weight_of = {id(one): weight for one, weight in zip(mine, weights, strict=True)}
+        weight_of = {id(sample): weight for sample, weight in zip(mine, weights, strict=True)}
         totals = torch.zeros(6, device=self.fast.device)
         tokens = 0
         for some in self._even_passes(mine):
@@ -178,20 +178,28 @@ class Grpo:
             if not some:  # another process has one pass more: its weights are asked for here too
                 new.sum().backward()
                 continue
-            old = new.detach() if some[0].old is None else self._joined([one.old for one in some])
-            reference = None if some[0].reference is None else self._joined([one.reference for one in some])
-            advantages = self._spread(some, [one.advantage for one in some])
-            shares = self._spread(some, [weight_of[id(one)] for one in some])
-            found = objective(new, old, reference, advantages, shares, self.grpo.clip, self.grpo.kl)
-            found.loss.backward()
+            old = new.detach() if some[0].old is None else self._joined([sample.old for sample in some])
+            reference = None if some[0].reference is None else self._joined([sample.reference for sample in some])
+            advantages = self._spread(some, [sample.advantage for sample in some])
+            shares = self._spread(some, [weight_of[id(sample)] for sample in some])
+            objective_terms = objective(new, old, reference, advantages, shares, self.grpo.clip, self.grpo.kl)
+            objective_terms.loss.backward()
             # The first step's weights are those that drew: what differs is how engine and trainer compute.
             apart = self._apart(some, new.detach()) if place == 0 else new.new_zeros(2)
-            totals += torch.stack([found.loss.detach(), found.kl, found.clipped, (entropy * shares).sum(), *apart])
+            totals += torch.stack(
+                [
+                    objective_terms.loss.detach(),
+                    objective_terms.kl,
+                    objective_terms.clipped,
+                    (entropy * shares).sum(),
+                    *apart,
+                ]
+            )
         if self.ranks.count > 1:
             *sums, every_token = self.ranks.totals(*totals.tolist(), tokens)
             totals, tokens = torch.tensor(sums), round(every_token)
         loss, kl, clipped, entropy_mean, apart_sum, compared = totals.unbind()
-        is_known = place == 0 and any(one.episode.log_probs is not None for one in mine)
+        is_known = place == 0 and any(sample.episode.log_probs is not None for sample in mine)
         engine_gap = {"engine_gap": apart_sum / compared.clamp(min=1)} if is_known else {}
         return {
             **self._figures,
@@ -215,27 +223,27 @@ class Grpo:
             groups = self.rollouts.draw(prompts, rows) if mine else []
         self._rollout_seconds = time.monotonic() - began
         drawn = []
-        judged = self.scorer([(one, row) for group, row in zip(groups, rows, strict=True) for one in group])
+        judged = self.scorer([(episode, row) for group, row in zip(groups, rows, strict=True) for episode in group])
         worth = iter(judged)
         numbers = self.ranks.part(range(len(chosen)))
         for number, prompt, group in zip(numbers, prompts, groups, strict=True):
-            drawn += [RolloutSample(prompt, one, next(worth), number) for one in group]
-        rewards = np.array([math.nan if one.judged.reward is None else one.judged.reward for one in drawn])
-        groups_drawn = [one.group for one in drawn]
+            drawn += [RolloutSample(prompt, episode, next(worth), number) for episode in group]
+        rewards = np.array([math.nan if sample.judged.reward is None else sample.judged.reward for sample in drawn])
+        groups_drawn = [sample.group for sample in drawn]
         worths = advantages(rewards, groups_drawn, self.grpo.advantage, self.grpo.advantage_k).values
-        for one, advantage in zip(drawn, worths, strict=True):
-            one.advantage = float(advantage)
+        for sample, advantage in zip(drawn, worths, strict=True):
+            sample.advantage = float(advantage)
         self._drawn = drawn
-        stats = self.ranks.of_all([one.stats for one in drawn])
+        stats = self.ranks.of_all([sample.stats for sample in drawn])
         refuse_outage(stats)
         self._figures = figures_of(stats)
 
         def keep(name: str) -> Callable[[TrainableModel, list[RolloutSample]], None]:
             def compute(fast: TrainableModel, some: list[RolloutSample]) -> None:
-                found, _ = fast.log_probs(self._packed(some), self.grpo.temperature)
-                parts = found.split([one.tokens for one in some])
-                for one, part in zip(some, parts, strict=True):
-                    setattr(one, name, part)
+                log_probs, _ = fast.log_probs(self._packed(some), self.grpo.temperature)
+                parts = log_probs.split([sample.tokens for sample in some])
+                for sample, part in zip(some, parts, strict=True):
+                    setattr(sample, name, part)
 
             return compute
 
@@ -256,7 +264,9 @@ class Grpo:
 
     def _packed(self, some: Sequence[RolloutSample]) -> Any:
         groups = groups_of(some)
-        has_picture = any(group.prompt.grids or any(one.grids for one in group.completions) for group in groups)
+        has_picture = any(
+            group.prompt.grids or any(completion.grids for completion in group.completions) for group in groups
+        )
         if self.ranks.count > 1 and not has_picture:
             groups.append(Group(self.fast.blank_sample(), ()))
         return self.fast.pack_groups(groups)
@@ -265,15 +275,15 @@ class Grpo:
         """Rollouts of each forward pass, in order: a group's rollouts together as far as they fit."""
         some: list[RolloutSample] = []
         tokens = 0
-        for one in drawn:
-            is_new = not some or some[-1].group != one.group
-            needed = len(one.completion.ids) + (len(one.prompt.ids) if is_new else 0)
+        for sample in drawn:
+            is_new = not some or some[-1].group != sample.group
+            needed = len(sample.completion.ids) + (len(sample.prompt.ids) if is_new else 0)
             if some and (len(some) >= self.grpo.micro_batch or tokens + needed > self.packs.tokens):
                 self.packs.note(tokens, len(some))
                 yield some
                 some, tokens = [], 0
-                needed = len(one.completion.ids) + len(one.prompt.ids)
-            some.append(one)
+                needed = len(sample.completion.ids) + len(sample.prompt.ids)
+            some.append(sample)
             tokens += needed
         if some:
             self.packs.note(tokens, len(some))
@@ -283,10 +293,10 @@ class Grpo:
         """The engine's log-probabilities from the trainer's: the sum of distances, and how many there are."""
         drawn = [math.nan] * len(new)
         at = 0
-        for one in some:
-            if one.episode.log_probs is not None:
-                drawn[at : at + one.tokens] = one.episode.log_probs
-            at += one.tokens
+        for sample in some:
+            if sample.episode.log_probs is not None:
+                drawn[at : at + sample.tokens] = sample.episode.log_probs
+            at += sample.tokens
         distances = (new - sent(torch.tensor(drawn, dtype=torch.float32), new.device)).abs()
         return torch.stack([distances.nansum(), (~distances.isnan()).sum().float()])
 
@@ -295,28 +305,28 @@ class Grpo:
 
     def _spread(self, some: Sequence[RolloutSample], values: Sequence[float]) -> torch.Tensor:
         """A value of each rollout, for each of its tokens."""
-        counts = torch.tensor([one.tokens for one in some])
+        counts = torch.tensor([sample.tokens for sample in some])
         return sent(torch.repeat_interleave(torch.tensor(values, dtype=torch.float32), counts), self.fast.device)
 
 
 def groups_of(some: Sequence[RolloutSample]) -> list[Group]:
     """Rollouts in order, those of one prompt together."""
-    found: list[Group] = []
+    groups: list[Group] = []
     last = -1
-    for one in some:
-        if one.group == last:
-            found[-1] = Group(one.prompt, (*found[-1].completions, one.completion))
+    for sample in some:
+        if sample.group == last:
+            groups[-1] = Group(sample.prompt, (*groups[-1].completions, sample.completion))
         else:
-            found.append(Group(one.prompt, (one.completion,)))
-        last = one.group
-    return found
+            groups.append(Group(sample.prompt, (sample.completion,)))
+        last = sample.group
+    return groups
 
 
 def has_converged(validations: Sequence[dict[str, float]], grpo: GrpoSettings) -> bool:
     """Whether the validation reward has not risen by `least_rise` over the last `patience` validations."""
     if grpo.patience is None or len(validations) <= grpo.patience:
         return False
-    rewards = [one["reward"] for one in validations if "reward" in one]
+    rewards = [validation["reward"] for validation in validations if "reward" in validation]
     if len(rewards) <= grpo.patience:
         return False
     before = max(rewards[: -grpo.patience])
@@ -325,8 +335,8 @@ def has_converged(validations: Sequence[dict[str, float]], grpo: GrpoSettings) -
 
 def refuse_outage(drawn: Sequence[RolloutStats]) -> None:
     """Stop where tools or services failed every rollout: a step would have nothing to learn from."""
-    if drawn and all(one.judged.reward is None for one in drawn):
-        reasons = ", ".join(sorted({one.judged.reason or "outage" for one in drawn}))
+    if drawn and all(stats.judged.reward is None for stats in drawn):
+        reasons = ", ".join(sorted({stats.judged.reason or "outage" for stats in drawn}))
         raise GeofixError(
             f"a tool or service failed all {len(drawn)} rollouts of this step ({reasons}): training stopped, its last "
             "checkpoint stays; run again when the service answers"
@@ -335,25 +345,25 @@ def refuse_outage(drawn: Sequence[RolloutStats]) -> None:
 
 def figures_of(drawn: Sequence[RolloutStats]) -> Figures:
     """What the rollouts of a generation look like."""
-    used = [one for one in drawn if one.judged.reward is not None]
-    rewards = np.array([one.judged.reward for one in used], dtype=np.float64)
+    used = [stats for stats in drawn if stats.judged.reward is not None]
+    rewards = np.array([stats.judged.reward for stats in used], dtype=np.float64)
     by_group: dict[int, list[float]] = {}
-    for one in used:
-        by_group.setdefault(one.group, []).append(float(one.judged.reward or 0.0))
-    lengths = [one.tokens for one in drawn]
-    found: Figures = {
+    for stats in used:
+        by_group.setdefault(stats.group, []).append(float(stats.judged.reward or 0.0))
+    lengths = [stats.tokens for stats in drawn]
+    figures: Figures = {
         "reward": float(rewards.mean()) if len(rewards) else 0.0,
-        "reward_std": float(np.mean([np.std(one) for one in by_group.values()])) if by_group else 0.0,
-        "dead_groups": float(np.mean([len(set(one)) == 1 for one in by_group.values()])) if by_group else 1.0,
+        "reward_std": float(np.mean([np.std(values) for values in by_group.values()])) if by_group else 0.0,
+        "dead_groups": float(np.mean([len(set(values)) == 1 for values in by_group.values()])) if by_group else 1.0,
         "completion_tokens": float(np.mean(lengths)),
-        "cut_share": float(np.mean([not one.is_finished for one in drawn])),
-        "parse_failures": float(np.mean([one.judged.reason is not None for one in used])) if used else 0.0,
+        "cut_share": float(np.mean([not stats.is_finished for stats in drawn])),
+        "parse_failures": float(np.mean([stats.judged.reason is not None for stats in used])) if used else 0.0,
         "excluded": float(len(drawn) - len(used)),
-        "tool_calls": float(np.mean([one.tool_calls for one in drawn])),
+        "tool_calls": float(np.mean([stats.tool_calls for stats in drawn])),
     }
-    if calls := sum(one.tool_calls for one in drawn):
-        found["tool_misses"] = sum(one.tool_misses for one in drawn) / calls  # with recorded tools
-        found["tool_error_rate"] = sum(one.tool_errors for one in drawn) / calls  # GeoVista, figure 7
-    for name in sorted({name for one in used for name in one.judged.parts}):
-        found[f"reward/{name}"] = float(np.mean([one.judged.parts.get(name, 0.0) for one in used]))
-    return found
+    if calls := sum(stats.tool_calls for stats in drawn):
+        figures["tool_misses"] = sum(stats.tool_misses for stats in drawn) / calls  # with recorded tools
+        figures["tool_error_rate"] = sum(stats.tool_errors for stats in drawn) / calls  # GeoVista, figure 7
+    for name in sorted({name for stats in used for name in stats.judged.parts}):
+        figures[f"reward/{name}"] = float(np.mean([stats.judged.parts.get(name, 0.0) for stats in used]))
+    return figures

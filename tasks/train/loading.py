@@ -36,8 +36,8 @@ def open_processor(folder: Path, min_pixels: int | None = None, max_pixels: int 
     try:
         processor = AutoProcessor.from_pretrained(folder)
     except (ImportError, ValueError, OSError) as error:
-        said = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
-        raise GeofixError(f"{folder}: its processor cannot be opened here ({said})") from error
+        reason = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
+        raise GeofixError(f"{folder}: its processor cannot be opened here ({reason})") from error
     if not getattr(processor, "image_processor", None) or not processor.chat_template:
         raise GeofixError(f"{folder}: there is no image processor or no chat template; copy the whole folder")
     return processor

@@ -168,11 +168,11 @@ class Loop:
         assert self.validate is not None
         self.model.eval()
         with torch.no_grad():
-            found = self.validate()
-        best = max((_worth(one) for one in progress.validations), default=None)
-        progress.validations.append({"step": progress.step, **found})
-        self.observe(progress.step, {f"validation/{name}": value for name, value in found.items()})
-        if progress.step and self.keep_best is not None and (best is None or _worth(found) > best):
+            figures = self.validate()
+        best = max((_worth(validation) for validation in progress.validations), default=None)
+        progress.validations.append({"step": progress.step, **figures})
+        self.observe(progress.step, {f"validation/{name}": value for name, value in figures.items()})
+        if progress.step and self.keep_best is not None and (best is None or _worth(figures) > best):
             progress.best_step = progress.step
             if progress.step < self.program.steps:  # the last one is saved anyway
                 self.keep_best()
@@ -209,14 +209,14 @@ def _worth(validation: Figures) -> tuple[float, float]:
 
 
 def _note(figures: Figures, left_s: float) -> str:
-    found = [f"{name} {figures[name]:.3g}" for name in ("loss", "reward") if name in figures]
-    found.append(f"{figures['tokens_per_s']:,.0f} tokens/s")
+    parts = [f"{name} {figures[name]:.3g}" for name in ("loss", "reward") if name in figures]
+    parts.append(f"{figures['tokens_per_s']:,.0f} tokens/s")
     if figures.get("rollout_seconds"):
-        found.append(f"{figures['rollout_seconds']:.1f} of {figures['seconds']:.1f} s for rollouts")
+        parts.append(f"{figures['rollout_seconds']:.1f} of {figures['seconds']:.1f} s for rollouts")
     if "mfu" in figures:
-        found.append(f"MFU {figures['mfu']:.2f}")
+        parts.append(f"MFU {figures['mfu']:.2f}")
     left = f"{left_s:.0f} s" if left_s < 90 else f"{left_s / 60:.0f} min" if left_s < 5400 else f"{left_s / 3600:.1f} h"
-    return ", ".join([*found, f"{left} left"])
+    return ", ".join([*parts, f"{left} left"])
 
 
 ADAPTERS_STEP = -1  # of the seed that new adapters are drawn with

@@ -112,6 +112,10 @@ class Needed:
     def total(self) -> float:
         return float(sum(asdict(self).values())) * FRAGMENTS + OVERHEAD_GIB * GIB
 
+    def to_dict(self) -> dict[str, float]:
+        """Every part, and the total."""
+        return asdict(self) | {"total": self.total}
+
 
 def memory_needed(shape: Shape, settings: TrainSettings, phase: TrainingPhase, load: Load) -> Needed:
     """The peak of a training step."""
@@ -193,12 +197,12 @@ def fit(
 ) -> tuple[TrainSettings, Needed]:  # fmt: skip
     """What `pack_tokens: auto` stands for in `room` bytes, and its memory; the least there is where nothing fits."""
     tried = list(_savings(settings, phase)) if settings.pack_tokens == "auto" else [settings]
-    for one in tried:
+    for candidate in tried:
         sample = text_tokens + pictures * settings.image_max_pixels // shape.patch**2 // 4
-        packs = _packs(one, phase, sample, samples)
-        large = packs if one is tried[-1] else [pack for pack in packs if pack >= LEAST_PACK] or packs[:1]
+        packs = _packs(candidate, phase, sample, samples)
+        large = packs if candidate is tried[-1] else [pack for pack in packs if pack >= LEAST_PACK] or packs[:1]
         for pack in large:
-            chosen = one.model_copy(update={"pack_tokens": pack})
+            chosen = candidate.model_copy(update={"pack_tokens": pack})
             load = load_of(chosen, phase, text_tokens, pictures, samples, shape.patch)
             needed = memory_needed(shape, chosen, phase, load)
             if needed.total <= room:
@@ -242,12 +246,12 @@ def _grpo(settings: TrainSettings, **changes: Any) -> TrainSettings:
 
 def fit_text(settings: TrainSettings, phase: TrainingPhase) -> str:
     """What was chosen, as settings."""
-    found = {name: getattr(settings, name) for name in ("pack_tokens", "gradient_checkpointing", "optimizer")}
+    choices = {name: getattr(settings, name) for name in ("pack_tokens", "gradient_checkpointing", "optimizer")}
     if phase == "grpo":
         reference = {} if settings.lora or not settings.grpo.kl else {"grpo.reference": settings.grpo.reference}
         groups = {} if settings.grpo.engine == "vllm" else {"grpo.rollout_groups": settings.grpo.rollout_groups}
-        found |= {"grpo.engine": settings.grpo.engine, **reference, **groups}
-    return " ".join(f"{name}={value}" for name, value in found.items())
+        choices |= {"grpo.engine": settings.grpo.engine, **reference, **groups}
+    return " ".join(f"{name}={value}" for name, value in choices.items())
 
 
 @dataclass(frozen=True)
@@ -264,19 +268,19 @@ def gpus() -> list[Gpu]:
     """The NVIDIA GPUs of this machine; none where there is no driver."""
     query = ["nvidia-smi", "--query-gpu=index,name,memory.total,memory.free", "--format=csv,noheader,nounits"]
     try:
-        found = subprocess.run(query, capture_output=True, text=True, check=True, timeout=20).stdout
+        listing = subprocess.run(query, capture_output=True, text=True, check=True, timeout=20).stdout
     except (OSError, subprocess.SubprocessError):
         return []
-    rows = [[part.strip() for part in line.split(",")] for line in found.splitlines() if line.count(",") == 3]
+    rows = [[part.strip() for part in line.split(",")] for line in listing.splitlines() if line.count(",") == 3]
     return [Gpu(int(number), name, float(total) * 2**20, float(free) * 2**20) for number, name, total, free in rows]
 
 
 def named_gpu(size: str) -> Gpu:
     """A GPU of this size, such as 80GB or 24GiB."""
-    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(gi?b?)?\s*", size.lower())
-    if not found or not float(found[1]):
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(gi?b?)?\s*", size.lower())
+    if not match or not float(match[1]):
         raise GeofixError(f"'{size}' is no size of a GPU's memory: give one such as 80GB or 24GiB")
-    total = float(found[1]) * (GIB if "i" in (found[2] or "") else 10**9)
+    total = float(match[1]) * (GIB if "i" in (match[2] or "") else 10**9)
     return Gpu(0, f"a GPU of {size.strip()}", total, total)
 
 

@@ -11,8 +11,8 @@ from typing import Any
 
 from schemas.errors import GeofixError
 from schemas.settings.train import TrainSettings
-from tasks.runtime.placement import Wanted, place
-from tasks.runtime.ray_watch import named_nodes
+from tasks.runtime.on_ray.placement import Wanted, place
+from tasks.runtime.on_ray.watch import named_nodes
 from tasks.train.result import partial_folder
 
 logger = logging.getLogger(__name__)
@@ -107,12 +107,12 @@ def is_lost(error: BaseException) -> bool:
     from ray.exceptions import RayError, RayTaskError
 
     failures = list((getattr(error, "worker_failures", None) or {}).values())
-    found = [getattr(one, "health_check_failure", one) for one in failures]
-    if any(isinstance(getattr(one, "cause", one), GeofixError) for one in found):
+    causes = [getattr(failure, "health_check_failure", failure) for failure in failures]
+    if any(isinstance(getattr(cause, "cause", cause), GeofixError) for cause in causes):
         return False
-    if any(isinstance(one, RayError) and not isinstance(one, RayTaskError) for one in found):
+    if any(isinstance(cause, RayError) and not isinstance(cause, RayTaskError) for cause in causes):
         return True
-    return bool(found) and all(any(text in str(one) for text in PEER_GONE) for one in found)
+    return bool(causes) and all(any(text in str(cause) for text in PEER_GONE) for cause in causes)
 
 
 def _wait_for_nodes(settings: TrainSettings, patience_s: float = NODES_S) -> None:
@@ -134,8 +134,8 @@ def _last_step(arguments: Mapping[str, Any]) -> int:
 
     if arguments.get("stored") is not None:
         arguments["stored"].fetch()
-    found = checkpoints(partial_folder(arguments["models"] / arguments["link"].model_id))
-    return int(found[-1].name.rpartition("-")[2]) if found else 0
+    complete = checkpoints(partial_folder(arguments["models"] / arguments["link"].model_id))
+    return int(complete[-1].name.rpartition("-")[2]) if complete else 0
 
 
 def _first_line(error: BaseException) -> str:
@@ -145,9 +145,9 @@ def _first_line(error: BaseException) -> str:
 def _cause(error: BaseException) -> BaseException:
     """What a worker raised, rather than that Ray Train ended."""
     failures = getattr(error, "worker_failures", None) or {}
-    found = [one for _, one in sorted(failures.items())]
-    inner = [getattr(one, "cause", None) or one for one in found]
-    for one in inner:
-        if isinstance(one, GeofixError):
-            return GeofixError(str(one))
+    errors = [error for _, error in sorted(failures.items())]
+    inner = [getattr(error, "cause", None) or error for error in errors]
+    for cause in inner:
+        if isinstance(cause, GeofixError):
+            return GeofixError(str(cause))
     return GeofixError(f"a training worker failed: {inner[0]}") if inner else error

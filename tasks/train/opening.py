@@ -54,20 +54,20 @@ def base_folder(base: str) -> Path:
     from huggingface_hub.errors import CacheNotFound
 
     try:
-        cached = [one for one in scan_cache_dir().repos if one.repo_id == base and one.repo_type == "model"]
+        cached = [repo for repo in scan_cache_dir().repos if repo.repo_id == base and repo.repo_type == "model"]
     except CacheNotFound:
         cached = []
-    found = [
+    folders = [
         revision.snapshot_path
-        for one in cached
-        for revision in sorted(one.revisions, key=lambda revision: revision.last_modified, reverse=True)
+        for repo in cached
+        for revision in sorted(repo.revisions, key=lambda revision: revision.last_modified, reverse=True)
     ]
-    if not found:
+    if not folders:
         raise GeofixError(
             f"train.base={base}: neither a folder here nor a model in the local cache {constants.HF_HUB_CACHE}; "
             f"download it (`hf download {base}`) or give the folder of a checkpoint"
         )
-    return Path(found[0])
+    return Path(folders[0])
 
 
 def check_folder(folder: Path, name: str) -> Shape:
@@ -77,7 +77,7 @@ def check_folder(folder: Path, name: str) -> Shape:
     if config.get("quantization_config"):
         raise GeofixError(f"{name} holds quantized weights, which cannot be trained: give the checkpoint in bf16")
     for needed in (("tokenizer_config.json",), TOKENIZERS, PROCESSORS):
-        if not any((folder / one).is_file() for one in needed):
+        if not any((folder / file).is_file() for file in needed):
             raise GeofixError(f"{name}: {needed[0]} is missing; copy the whole folder of the checkpoint")
     if (folder / INDEX).is_file():
         files = sorted(set(_json(folder / INDEX, name).get("weight_map", {}).values()))
@@ -86,7 +86,7 @@ def check_folder(folder: Path, name: str) -> Shape:
     shapes: dict[str, tuple[int, ...]] = {}
     for file in files:
         shapes |= _check_weights(folder / file, name)
-    counted = sum(math.prod(one) for one in shapes.values())
+    counted = sum(math.prod(shape) for shape in shapes.values())
     try:
         shape = Shape.of(config, counted)
     except KeyError as error:
@@ -123,8 +123,8 @@ def model_config(folder: Path, name: str) -> dict[str, Any]:
     try:
         whole: dict[str, Any] = AutoConfig.from_pretrained(folder).to_dict()
     except (ValueError, TypeError, KeyError, OSError) as error:
-        said = (str(error).splitlines() or [""])[0]
-        raise GeofixError(f"{name}: transformers cannot open config.json ({said})") from error
+        reason = (str(error).splitlines() or [""])[0]
+        raise GeofixError(f"{name}: transformers cannot open config.json ({reason})") from error
     return whole
 
 
@@ -137,16 +137,18 @@ def _check_shapes(shape: Shape, shapes: dict[str, tuple[int, ...]], name: str, h
         wanted[f"layers.{n}.self_attn.k_proj.weight"] = (shape.key_width, shape.hidden)
     for n in range(shape.vision_layers):
         wanted[f"visual.blocks.{n}.attn.qkv.weight"] = (3 * shape.vision_hidden, shape.vision_hidden)
-    depth = {one: one.count(".") + 1 for one in wanted}  # transformers' versions differ in what stands before it
-    found = {".".join(key.split(".")[-count:]): size for count in set(depth.values()) for key, size in shapes.items()}
+    depth = {key: key.count(".") + 1 for key in wanted}  # transformers' versions differ in what stands before it
+    by_suffix = {
+        ".".join(key.split(".")[-count:]): size for count in set(depth.values()) for key, size in shapes.items()
+    }
     for key, size in wanted.items():
-        if key not in found:
+        if key not in by_suffix:
             raise GeofixError(
                 f"{name}: the weights lack {key}, which config.json asks for; copy the whole folder of the checkpoint"
             )
-        if found[key] != size:
+        if by_suffix[key] != size:
             raise GeofixError(
-                f"{name}: {key} has the shape {found[key]} in the weights and {size} in config.json: they are of "
+                f"{name}: {key} has the shape {by_suffix[key]} in the weights and {size} in config.json: they are of "
                 "different models; copy the whole folder of the checkpoint"
             )
 
@@ -162,8 +164,8 @@ def _check_weights(path: Path, name: str) -> dict[str, tuple[int, ...]]:
     try:
         tensors = json.loads(header)
         tensors.pop("__metadata__", None)
-        end = 8 + length + max(one["data_offsets"][1] for one in tensors.values())
-        shapes = {key: tuple(one["shape"]) for key, one in tensors.items()}
+        end = 8 + length + max(tensor["data_offsets"][1] for tensor in tensors.values())
+        shapes = {key: tuple(tensor["shape"]) for key, tensor in tensors.items()}
     except (ValueError, KeyError, TypeError, AttributeError):
         raise GeofixError(f"{name}: the weights {path.name} are damaged; copy the file again") from None
     if end != size:
@@ -177,7 +179,7 @@ def _json(path: Path, name: str) -> dict[str, Any]:
     if not path.is_file():
         raise GeofixError(f"{name}: {path.name} is missing; give the folder of a checkpoint")
     try:
-        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         raise GeofixError(f"{name}: {path.name} cannot be read as JSON; copy the file again") from None
-    return found
+    return content

@@ -16,9 +16,7 @@ from typing import Any
 import torch
 from PIL import Image
 
-from tasks.train.fast.grouped import Group
-from tasks.train.fast.layout import Grid
-from tasks.train.fast.packing import IGNORED, Sample
+from tasks.train.token_samples import IGNORED, Grid, Group, Sample
 from tasks.train.trainable import TrainableModel
 
 TOKEN_TYPES = ("token_type_ids", "mm_token_type_ids")  # inputs of some models: 1 where a token is a picture's
@@ -35,7 +33,7 @@ class PlainBatch:
 
     @property
     def lengths(self) -> tuple[int, ...]:
-        return tuple(len(one.ids) for one in self.samples)
+        return tuple(len(sample.ids) for sample in self.samples)
 
 
 class PlainModel(TrainableModel):
@@ -53,14 +51,14 @@ class PlainModel(TrainableModel):
     @property
     def end_tokens(self) -> list[int]:
         """Tokens that end a reply, as the checkpoint's generation settings name them."""
-        found = self.model.generation_config.eos_token_id
-        return found if isinstance(found, list) else [] if found is None else [found]
+        end_ids = self.model.generation_config.eos_token_id
+        return end_ids if isinstance(end_ids, list) else [] if end_ids is None else [end_ids]
 
     def pack(self, samples: Sequence[Sample], length: int | None = None) -> PlainBatch:
         return PlainBatch(tuple(samples))
 
     def pack_groups(self, groups: Sequence[Group]) -> PlainBatch:
-        return PlainBatch(tuple(one for group in groups for one in conversations(group)))
+        return PlainBatch(tuple(conversation for group in groups for conversation in conversations(group)))
 
     def loss(self, batch: PlainBatch, divisor: float | None = None) -> torch.Tensor:
         total, count = torch.zeros((), device=self.device, requires_grad=torch.is_grad_enabled()), 0
@@ -70,13 +68,13 @@ class PlainModel(TrainableModel):
         return total / (max(1, count) if divisor is None else divisor)
 
     def log_probs(self, batch: PlainBatch, temperature: float = 1.0) -> tuple[torch.Tensor, torch.Tensor]:
-        found = [torch.zeros(0, device=self.device, requires_grad=torch.is_grad_enabled())]
+        picked = [torch.zeros(0, device=self.device, requires_grad=torch.is_grad_enabled())]
         entropies = [torch.zeros(0, device=self.device)]
         for logits, targets in self._predicted(batch):
             chances = (logits / temperature).log_softmax(-1)
-            found.append(chances.gather(1, targets[:, None])[:, 0])
+            picked.append(chances.gather(1, targets[:, None])[:, 0])
             entropies.append(-(chances.detach().exp() * chances.detach()).sum(-1))
-        return torch.cat(found), torch.cat(entropies)
+        return torch.cat(picked), torch.cat(entropies)
 
     def blank_sample(self) -> Sample:
         return Sample([0, 0], [IGNORED] * 2)
@@ -86,19 +84,19 @@ class PlainModel(TrainableModel):
 
     def _predicted(self, batch: PlainBatch) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         """Of each conversation the logits that predict its trained tokens (float32), and those tokens."""
-        for one in batch.samples:
-            labels = torch.tensor(one.labels[1:])
+        for sample in batch.samples:
+            labels = torch.tensor(sample.labels[1:])
             at = (labels != IGNORED).nonzero()[:, 0]
             if not len(at):
                 continue
             with self.adapters_as_asked():
-                logits = self.model(**self.inputs(one), use_cache=False).logits[0]
+                logits = self.model(**self.inputs(sample), use_cache=False).logits[0]
             yield logits[at.to(self.device)].float(), labels[at].to(self.device)
 
     @contextlib.contextmanager
     def adapters_as_asked(self) -> Iterator[None]:
         """Without the adapters where this is the model before them."""
-        layers = [] if self.use_adapters else [one for one in self.model.modules() if hasattr(one, "lora_A")]
+        layers = [] if self.use_adapters else [module for module in self.model.modules() if hasattr(module, "lora_A")]
         for layer in layers:
             layer.enable_adapters(False)
         try:
@@ -107,23 +105,23 @@ class PlainModel(TrainableModel):
             for layer in layers:
                 layer.enable_adapters(True)
 
-    def inputs(self, one: Sample, copies: int = 1) -> dict[str, torch.Tensor]:
+    def inputs(self, sample: Sample, copies: int = 1) -> dict[str, torch.Tensor]:
         """What the model's forward takes for a conversation, `copies` of it side by side."""
-        ids = torch.tensor([list(one.ids)] * copies, device=self.device)
-        found = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+        ids = torch.tensor([list(sample.ids)] * copies, device=self.device)
+        model_inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
         for name in self.processor.model_input_names:
             if name in TOKEN_TYPES:
-                found[name] = (ids == self.image_token).long()
-        if one.pixels is not None:
-            pixels: bytes = one.pixels.numpy().tobytes()
-            found |= self._tensors(pixels, one.grids, copies)
-        return found
+                model_inputs[name] = (ids == self.image_token).long()
+        if sample.pixels is not None:
+            pixels: bytes = sample.pixels.numpy().tobytes()
+            model_inputs |= self._tensors(pixels, sample.grids, copies)
+        return model_inputs
 
     def _picture_tensors(self, pixels: bytes, grids: tuple[Grid, ...], copies: int) -> dict[str, torch.Tensor]:
         """The pictures through the processor, which wants a text that names them: the model's own template has one."""
         shown = pictures_of(pixels, grids)
-        asked = [{"role": "user", "content": [{"type": "image"}] * len(shown)}]
-        text = self.processor.apply_chat_template(asked, tokenize=False)
+        messages = [{"role": "user", "content": [{"type": "image"}] * len(shown)}]
+        text = self.processor.apply_chat_template(messages, tokenize=False)
         made = self.processor(text=[text] * copies, images=[shown] * copies, return_tensors="pt", padding=True)
         kind = self.model.dtype
         return {
@@ -136,12 +134,15 @@ class PlainModel(TrainableModel):
 def conversations(group: Group) -> Iterator[Sample]:
     """Prompt and completion together, of each completion; labels are what the policy wrote."""
     prompt = group.prompt
-    for one in group.completions:
-        labels = [token if is_policy else IGNORED for token, is_policy in zip(one.ids, one.is_policy, strict=True)]
-        pixels = [part for part in (prompt.pixels, one.pixels) if part is not None]
+    for completion in group.completions:
+        labels = [
+            token if is_policy else IGNORED
+            for token, is_policy in zip(completion.ids, completion.is_policy, strict=True)
+        ]
+        pixels = [part for part in (prompt.pixels, completion.pixels) if part is not None]
         yield Sample(
-            [*prompt.ids, *one.ids], [IGNORED] * len(prompt.ids) + labels, torch.cat(pixels) if pixels else None,
-            (*prompt.grids, *one.grids),
+            [*prompt.ids, *completion.ids], [IGNORED] * len(prompt.ids) + labels, torch.cat(pixels) if pixels else None,
+            (*prompt.grids, *completion.grids),
         )  # fmt: skip
 
 
@@ -149,16 +150,16 @@ def as_pixels(pictures: Sequence[Image.Image]) -> tuple[torch.Tensor | None, tup
     """Pictures as rows of bytes, one for each pixel, and their sizes."""
     if not pictures:
         return None, ()
-    rgb = [one.convert("RGB") for one in pictures]
-    rows = [torch.frombuffer(bytearray(one.tobytes()), dtype=torch.uint8).view(-1, 3) for one in rgb]
-    return torch.cat(rows), tuple((1, one.height, one.width) for one in rgb)
+    rgb = [picture.convert("RGB") for picture in pictures]
+    rows = [torch.frombuffer(bytearray(picture.tobytes()), dtype=torch.uint8).view(-1, 3) for picture in rgb]
+    return torch.cat(rows), tuple((1, picture.height, picture.width) for picture in rgb)
 
 
 def pictures_of(pixels: bytes, grids: Sequence[Grid]) -> list[Image.Image]:
     """The pictures that `as_pixels` wrote."""
-    found, start = [], 0
+    pictures, start = [], 0
     for _, height, width in grids:
         size = 3 * height * width
-        found.append(Image.frombytes("RGB", (width, height), pixels[start : start + size]))
+        pictures.append(Image.frombytes("RGB", (width, height), pixels[start : start + size]))
         start += size
-    return found
+    return pictures

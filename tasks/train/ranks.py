@@ -50,17 +50,17 @@ class Ranks:
         """Sums over all processes."""
         if self.count == 1:
             return list(values)
-        found = torch.tensor(values, dtype=torch.float64, device=_device())
-        dist.all_reduce(found)
-        return [float(one) for one in found.tolist()]
+        sums = torch.tensor(values, dtype=torch.float64, device=_device())
+        dist.all_reduce(sums)
+        return [float(total) for total in sums.tolist()]
 
     def most(self, value: int) -> int:
         """The largest of all processes' values."""
         if self.count == 1:
             return value
-        found = torch.tensor(value, dtype=torch.int64, device=_device())
-        dist.all_reduce(found, dist.ReduceOp.MAX)
-        return int(found.item())
+        largest = torch.tensor(value, dtype=torch.int64, device=_device())
+        dist.all_reduce(largest, dist.ReduceOp.MAX)
+        return int(largest.item())
 
     def add_up(self, parameters: Sequence[torch.nn.Parameter]) -> None:
         """Sum the gradients of parameters that every process holds whole.
@@ -78,19 +78,19 @@ class Ranks:
         """What all processes hold, in the order of their ranks."""
         if self.count == 1:
             return list(values)
-        found: list[Any] = [None] * self.count
-        dist.all_gather_object(found, list(values))
-        return [one for part in found for one in part]
+        gathered: list[Any] = [None] * self.count
+        dist.all_gather_object(gathered, list(values))
+        return [value for part in gathered for value in part]
 
     def of_first(self, value: T | None) -> T:
         """What rank 0 holds."""
         if self.count == 1:
             assert value is not None
             return value
-        found = [value]
-        dist.broadcast_object_list(found, src=0)
-        assert found[0] is not None
-        return found[0]
+        broadcast = [value]
+        dist.broadcast_object_list(broadcast, src=0)
+        assert broadcast[0] is not None
+        return broadcast[0]
 
     def wait(self) -> None:
         """Until all have come here, such as after rank 0 has written a file."""
@@ -153,9 +153,9 @@ def gathered(fast: TrainableModel) -> Iterator[None]:
 
 def whole_state(state: Mapping[str, torch.Tensor], ranks: Ranks) -> dict[str, torch.Tensor]:
     """A state with whole tensors on rank 0, one after another; empty elsewhere."""
-    found = {}
+    full_state = {}
     for name, tensor in state.items():
-        one = whole(tensor)
+        gathered = whole(tensor)
         if ranks.is_first:
-            found[name] = one.cpu() if isinstance(tensor, DTensor) else one
-    return found
+            full_state[name] = gathered.cpu() if isinstance(tensor, DTensor) else gathered
+    return full_state

@@ -17,7 +17,7 @@ from schemas.errors import InputError
 from schemas.settings.train import RehearsalSettings
 from tasks.train.chain import rehearsal_file
 from tasks.train.encoding import Encoder
-from tasks.train.fast.packing import Sample
+from tasks.train.token_samples import Sample
 
 COLUMNS = ("messages", "images")
 
@@ -35,13 +35,13 @@ def open_rehearsal(settings: RehearsalSettings, encoder: Encoder) -> tuple[int, 
     if not rows:
         raise InputError(f"train.rehearsal.file: {file} holds no conversation")
     for number, row in enumerate(rows):
-        shown, given = sum(part.get("type") == "image" for part in _parts(row)), len(row["images"] or ())
-        if shown != given:
-            raise InputError(f"train.rehearsal.file: row {number} of {file} names {shown} pictures and holds {given}")
+        shown, held = sum(part.get("type") == "image" for part in _parts(row)), len(row["images"] or ())
+        if shown != held:
+            raise InputError(f"train.rehearsal.file: row {number} of {file} names {shown} pictures and holds {held}")
 
     def encode(number: int) -> Sample:
         row = rows[number]
-        pictures = [Image.open(io.BytesIO(_bytes(one))).convert("RGB") for one in row["images"] or ()]
+        pictures = [Image.open(io.BytesIO(_bytes(image))).convert("RGB") for image in row["images"] or ()]
         return encoder.with_pictures([{**turn, "content": _content(turn)} for turn in row["messages"]], pictures)
 
     return len(rows), encode

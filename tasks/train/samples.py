@@ -44,12 +44,12 @@ def compute(inputs: Inputs, settings: TrainSettings) -> tuple[pl.DataFrame, pl.D
     kept: list[Row] = []
     rejects: list[Row] = []
     every: list[Row] = [{"image_id": image_id} for image_id in known]
-    for phase, found in (
+    for phase, rows in (
         ("sft", every),
         ("cold_start", _kept_trajectories(inputs, settings)),
         ("grpo", _grpo_pictures(inputs, settings, known)),
     ):
-        for row in found:
+        for row in rows:
             sample_id = digest(phase, row["image_id"], row.get("trajectory_id"))
             label = known.get(row["image_id"])
             reason = "not_in_snapshot" if label is None else "image_withdrawn" if row["image_id"] not in live else None
@@ -127,7 +127,7 @@ def _grpo_pictures(inputs: Inputs, settings: TrainSettings, known: dict[str, Row
     """The pictures of GRPO: learnable ones, as many at random (SpotAgent Table 4), or all; `max_pictures` of them."""
     grpo = settings.grpo
     every: list[Row] = [{"image_id": image_id} for image_id in known]
-    found = every if grpo.pictures == "all" else _learnable(inputs, settings)
+    pictures = every if grpo.pictures == "all" else _learnable(inputs, settings)
 
     def drawn(rows: list[Row], count: int) -> list[Row]:
         """Some of the rows, by the pictures' bytes and the seed; a larger count holds those of a smaller one."""
@@ -139,8 +139,8 @@ def _grpo_pictures(inputs: Inputs, settings: TrainSettings, known: dict[str, Row
         return [row for row in rows if row["image_id"] in chosen]
 
     if grpo.pictures == "random":
-        found = drawn(every, len(found))
-    return found if grpo.max_pictures is None else drawn(found, grpo.max_pictures)
+        pictures = drawn(every, len(pictures))
+    return pictures if grpo.max_pictures is None else drawn(pictures, grpo.max_pictures)
 
 
 def _learnable(inputs: Inputs, settings: TrainSettings) -> list[Row]:
@@ -199,10 +199,10 @@ def held_out(lake: Lake, settings: TrainSettings) -> list[dict[str, Any]]:
     )
     rows = []
     for label in labels.sort("sha256", "image_id").head(settings.validation_images).to_dicts():
-        asked = opened(prompt, image_part(label["sha256"], label["extension"]))
+        messages = opened(prompt, image_part(label["sha256"], label["extension"]))
         answer = recipe.gold(truth_of(label), settings.answer_decimals)
-        gold = [*asked, {"role": "assistant", "content": answer}]
+        gold = [*messages, {"role": "assistant", "content": answer}]
         truth = {name: label.get(name) for name in TRUTH_COLUMNS}
-        written = {"messages_json": json.dumps(asked), "gold_json": json.dumps(gold)}
+        written = {"messages_json": json.dumps(messages), "gold_json": json.dumps(gold)}
         rows.append({**truth, "image_id": label["image_id"], **written})
     return rows

@@ -35,11 +35,11 @@ class Signs:
 
     def seen(self, step: int, figures: Mapping[str, float]) -> Iterator[tuple[str, str]]:
         """The signs that show with this step: name and one line."""
-        found = dict(self._loss(figures)) | dict(self._groups(figures))
-        for name, text in found.items():
+        warnings = dict(self._loss(figures)) | dict(self._groups(figures))
+        for name, text in warnings.items():
             if name not in self._shown:
                 yield name, text
-        self._shown = set(found)
+        self._shown = set(warnings)
 
     def _loss(self, figures: Mapping[str, float]) -> Iterator[tuple[str, str]]:
         loss = figures["loss"]
@@ -57,7 +57,7 @@ class Signs:
         self._dead.append(figures["dead_groups"])
         if len(self._rewards) < WINDOW:
             return
-        reward, length, dead = (sum(one) / WINDOW for one in (self._rewards, self._lengths, self._dead))
+        reward, length, dead = (sum(values) / WINDOW for values in (self._rewards, self._lengths, self._dead))
         self._best = reward if self._best is None else max(self._best, reward)
         self._first_length = length if self._first_length is None else self._first_length
         if self._best > 0.05 and reward < COLLAPSED * self._best:

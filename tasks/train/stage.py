@@ -5,7 +5,7 @@ import json
 import logging
 import os
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -146,18 +146,13 @@ def step_rows(link: Link, result: Result) -> list[Row]:
     return rows
 
 
-def phase_resources(settings: TrainSettings, declared: Resources) -> Resources:
-    """With several workers the phase's own process only waits for them: CPUs and GPUs are theirs."""
-    return declared if settings.workers == 1 else replace(declared, cpus=0.0, gpus=0.0, gpu_where_any=False)
-
-
 def services(phase: TrainingPhase, settings: TrainSettings) -> tuple[str, ...]:
     """The services that rewards and tools ask, in GRPO and in the validation of every phase."""
     if phase not in settings.phases or (phase != "grpo" and not settings.validation_images):
         return ()
     tools = rollout_prompt(settings.recipe, settings.grpo.max_turns, settings.prompt).tools
-    asked = (*reward_services(settings.recipe, settings.grpo.reward), *tool_services(tools))
-    return tuple(dict.fromkeys(asked))
+    names = (*reward_services(settings.recipe, settings.grpo.reward), *tool_services(tools))
+    return tuple(dict.fromkeys(names))
 
 
 def roles(phase: TrainingPhase, settings: TrainSettings) -> tuple[str, ...]:
@@ -174,8 +169,9 @@ def _stage(phase: TrainingPhase) -> Stage:
         items=functools.partial(items, phase),
         work=work,
         open=open_context,
-        resources=Resources(cpus=2, gpu_where_any=True, workers=1, chunk=1),
-        sized=phase_resources,
+        resources=Resources(
+            cpus=2, gpu_where_any=True, workers=1, chunk=1, only_waits=lambda settings: settings.workers > 1
+        ),
         services=functools.partial(services, phase),
         roles=functools.partial(roles, phase),
         keeps_history=True,

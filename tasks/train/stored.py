@@ -35,7 +35,7 @@ class StoredJob:
             if key is not None:
                 self._blobs.pull(key)
         folder = self._blobs.pull(self._partial)
-        known = {Path(one.key).relative_to(self._partial).parts[0] for one in self._blobs.list(self._partial)}
+        known = {Path(blob.key).relative_to(self._partial).parts[0] for blob in self._blobs.list(self._partial)}
         for path in [*folder.glob(f"{PREFIX}*"), folder / BEST]:
             if path.name not in known:
                 shutil.rmtree(path, ignore_errors=True)
@@ -47,8 +47,8 @@ class StoredJob:
         self._blobs.push(f"{self._partial}/{path.name}", last=WHOLE)
         steps = {
             int(name.removeprefix(PREFIX))
-            for one in self._blobs.list(self._partial)
-            if (name := Path(one.key).relative_to(self._partial).parts[0]).startswith(PREFIX)
+            for blob in self._blobs.list(self._partial)
+            if (name := Path(blob.key).relative_to(self._partial).parts[0]).startswith(PREFIX)
         }
         for step in sorted(steps)[:-KEPT]:
             self._delete(f"{self._partial}/{PREFIX}{step}", first=WHOLE)
@@ -67,6 +67,6 @@ class StoredJob:
 
     def _delete(self, prefix: str, first: str) -> None:
         """Without the file `first` a checkpoint is not whole: it goes before the others."""
-        found = sorted((one.key for one in self._blobs.list(prefix)), key=lambda key: not key.endswith(f"/{first}"))
-        for key in found:
+        keys = sorted((blob.key for blob in self._blobs.list(prefix)), key=lambda key: not key.endswith(f"/{first}"))
+        for key in keys:
             self._blobs.delete(key)

@@ -15,10 +15,11 @@ from schemas.settings.train import TrainSettings, TunerSettings
 from tasks.train.checkpoints import Progress
 from tasks.train.encoding import CACHE_BYTES, Ahead
 from tasks.train.fast.layout import sent
-from tasks.train.fast.packing import IGNORED, PackLimit, Sample, bins
+from tasks.train.fast.packing import PackLimit, bins
 from tasks.train.loop import Figures, Pending
 from tasks.train.ranks import ALONE, Ranks
 from tasks.train.schedule import rate_share, steps_of
+from tasks.train.token_samples import IGNORED, Sample
 from tasks.train.trainable import TrainableModel
 
 logger = logging.getLogger(__name__)
@@ -90,20 +91,20 @@ class Supervised:
     def _prepare(self, step: int) -> tuple[list[Any], Figures]:
         """A step's packed samples on the device."""
         mine = self._samples(step)
-        fitting = [one for one in mine if len(one.ids) <= self.tuner.max_tokens]
+        fitting = [sample for sample in mine if len(sample.ids) <= self.tuner.max_tokens]
         left_out = len(mine) - len(fitting)
         if left_out:
             logger.warning("step %d: %d samples are longer than max_tokens %d", step, left_out, self.tuner.max_tokens)
-        trained = sum(label != IGNORED for one in fitting for label in one.labels[1:])
+        trained = sum(label != IGNORED for sample in fitting for label in sample.labels[1:])
         packed = []
-        for members in self.passes([len(one.ids) for one in fitting]):
+        for members in self.passes([len(sample.ids) for sample in fitting]):
             chosen = with_picture([fitting[n] for n in members], self.fast, self.ranks)
-            length = sum(len(one.ids) for one in chosen)
+            length = sum(len(sample.ids) for sample in chosen)
             self.packs.note(length, len(members))
             if self.fast.device.type == "cuda":
                 length = -(-length // GPU_MULTIPLE) * GPU_MULTIPLE
             packed.append(self.fast.pack(chosen, length))
-        tokens = sum(len(one.ids) for one in fitting)
+        tokens = sum(len(sample.ids) for sample in fitting)
         figures: Figures = {"tokens": tokens, "trained_tokens": trained, "left_out": left_out}
         if self.settings.lora is None and self.settings.freeze == "none":  # weights that rest need less than is counted
             figures["flops"] = self.fast.step_flops(fitting, trained)
@@ -112,7 +113,7 @@ class Supervised:
     def passes(self, lengths: Sequence[int]) -> Iterator[list[int]]:
         """Samples of each forward pass: within the packed length, or one longer one; no more than micro_batch."""
         limit = self.packs.tokens
-        for members in bins([min(one, limit) for one in lengths], limit):
+        for members in bins([min(length, limit) for length in lengths], limit):
             for start in range(0, len(members), self.tuner.micro_batch):
                 yield members[start : start + self.tuner.micro_batch]
 
@@ -129,7 +130,7 @@ def with_picture(samples: list[Sample], fast: TrainableModel, ranks: Ranks) -> l
 
     Every process must ask for the tower's weights in every pass; nothing of the picture bears loss.
     """
-    if ranks.count == 1 or any(one.pixels is not None for one in samples):
+    if ranks.count == 1 or any(sample.pixels is not None for sample in samples):
         return samples
     return [*samples, fast.blank_sample()]
 
@@ -149,7 +150,7 @@ def on_device(encode: Callable[[int], Sample], fast: TrainableModel) -> Callable
         return encode
 
     def with_pixels(number: int) -> Sample:
-        one = encode(number)
-        return one if one.pixels is None else replace(one, pixels=sent(one.pixels.to(kind), fast.device))
+        sample = encode(number)
+        return sample if sample.pixels is None else replace(sample, pixels=sent(sample.pixels.to(kind), fast.device))
 
     return with_pixels

@@ -12,8 +12,7 @@ from typing import Any
 
 import torch
 
-from tasks.train.fast.grouped import Group
-from tasks.train.fast.packing import Sample
+from tasks.train.token_samples import Group, Sample
 
 
 class TrainableModel(ABC):

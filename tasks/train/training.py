@@ -21,7 +21,6 @@ from tasks.services import Connections
 from tasks.train.chain import Link, samples_of, vocabulary_samples
 from tasks.train.encoding import Encoder, Pictures, conversation_texts, open_encoder
 from tasks.train.fast.model import FastModel
-from tasks.train.fast.packing import Sample
 from tasks.train.fitting import forecast_phase
 from tasks.train.grpo import Grpo, Reference
 from tasks.train.job import Job, run_job
@@ -37,6 +36,7 @@ from tasks.train.rollouts.vllm_engines import VllmEngines
 from tasks.train.stored import StoredJob
 from tasks.train.supervised import Supervised
 from tasks.train.tiny import build_model, build_processor
+from tasks.train.token_samples import Sample
 from tasks.train.trainable import TrainableModel
 from tasks.train.validation import NEW_TOKENS, validator
 from tasks.train.with_tools import ToolRollouts, environment_maker, opening_prompt
@@ -77,7 +77,7 @@ def train_model(
         samples = samples_of(all_samples, link.phase, settings)
         settings, rows = settled(samples, link.phase, settings), samples.to_dicts()
         taught = vocabulary_samples(all_samples)
-        texts = (text for one in taught["messages_json"] for text in conversation_texts(one))
+        texts = (text for conversation in taught["messages_json"] for text in conversation_texts(conversation))
         processor, model = _open(link, texts, settings, models)
         scorer = recipe_scorer(settings.recipe, settings.grpo.reward, connections)
         fast = prepare_model(model, settings, processor)
@@ -226,25 +226,25 @@ def settled(samples: pl.DataFrame, phase: TrainingPhase, settings: TrainSettings
     if not torch.cuda.is_available():
         return settings
     free, total = gpu_memory()
-    found = forecast_phase(samples, phase, settings, total)
-    wanted = found.wanted(total)
+    fitted = forecast_phase(samples, phase, settings, total)
+    wanted = fitted.wanted(total)
     if settings.pack_tokens == "auto" or (phase == "grpo" and settings.grpo.engine == "auto"):
         logger.info(
-            "%s: %s, which takes about %.1f of the GPU's %.1f GiB", phase, fit_text(found.settings, phase),
+            "%s: %s, which takes about %.1f of the GPU's %.1f GiB", phase, fit_text(fitted.settings, phase),
             wanted / 2**30, total / 2**30,
         )  # fmt: skip
     if wanted > total:
         raise GeofixError(
-            f"{found.phase} takes about {wanted / 2**30:.0f} GiB and the GPU has {total / 2**30:.0f}: set "
-            f"{found.advice}; `geofix train --dry-run` says what fits"
+            f"{fitted.phase} takes about {wanted / 2**30:.0f} GiB and the GPU has {total / 2**30:.0f}: set "
+            f"{fitted.advice}; `geofix train --dry-run` says what fits"
         )
     if wanted > free:
         raise GeofixError(
-            f"{found.phase} takes about {wanted / 2**30:.0f} GiB and other processes left "
+            f"{fitted.phase} takes about {wanted / 2**30:.0f} GiB and other processes left "
             f"{free / 2**30:.0f} of the GPU's {total / 2**30:.0f} GiB free: end them, or name another GPU in "
             "CUDA_VISIBLE_DEVICES"
         )
-    return found.settings
+    return fitted.settings
 
 
 def gpu_memory() -> tuple[int, int]:
@@ -254,9 +254,9 @@ def gpu_memory() -> tuple[int, int]:
     except torch.cuda.OutOfMemoryError:
         raise
     except RuntimeError as error:  # a GPU for one process alone that has one, or a driver in trouble
-        said = str(error).splitlines()[0]
+        reason = str(error).splitlines()[0]
         raise GeofixError(
-            f"the GPU cannot be used ({said}): end the process that holds it, or name another GPU in "
+            f"the GPU cannot be used ({reason}): end the process that holds it, or name another GPU in "
             "CUDA_VISIBLE_DEVICES"
         ) from error
 

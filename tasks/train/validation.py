@@ -10,9 +10,10 @@ import torch
 
 from tasks.reward.metrics import THRESHOLDS_KM
 from tasks.train.encoding import Encoder
-from tasks.train.fast.packing import IGNORED, Sample, bins
+from tasks.train.fast.packing import bins
 from tasks.train.loop import Figures
 from tasks.train.rollouts.source import Judged, Rollouts, Scorer
+from tasks.train.token_samples import IGNORED, Sample
 from tasks.train.trainable import TrainableModel
 
 NEW_TOKENS = 512
@@ -36,29 +37,31 @@ def validator(
     """
     gold = [encoder.conversation(row["gold_json"]) for row in rows]
     prompts = [encode(number) for number in range(len(rows))]
-    trained = sum(label != IGNORED for one in gold for label in one.labels[1:])
+    trained = sum(label != IGNORED for sample in gold for label in sample.labels[1:])
 
     def validate() -> Figures:
         total = torch.zeros((), device=fast.device)
-        lengths = [len(one.ids) for one in gold]
+        lengths = [len(sample.ids) for sample in gold]
         for members in bins(lengths, max([pack_tokens, *lengths])):
             total += fast.loss(fast.pack([gold[n] for n in members]), max(1, trained))
-        episodes = [one for [one] in rollouts.draw(prompts, rows)]
+        episodes = [episode for [episode] in rollouts.draw(prompts, rows)]
         judged = scorer(list(zip(episodes, rows, strict=True)))
-        used = [one for one in judged if one.reward is not None]
+        used = [judgement for judgement in judged if judgement.reward is not None]
         figures: Figures = {"loss": float(total), "images": float(len(rows))}
-        figures["reward"] = sum(one.reward or 0.0 for one in used) / max(1, len(used))
-        figures["unread"] = sum(one.reason is not None for one in judged) / len(judged)
-        parts = sorted({name for one in used for name in one.parts})
-        figures |= {f"reward/{name}": sum(one.parts.get(name, 0.0) for one in used) / len(used) for name in parts}
-        errors = [one.error_km for one in judged]
+        figures["reward"] = sum(judgement.reward or 0.0 for judgement in used) / max(1, len(used))
+        figures["unread"] = sum(judgement.reason is not None for judgement in judged) / len(judged)
+        parts = sorted({name for judgement in used for name in judgement.parts})
+        figures |= {
+            f"reward/{name}": sum(judgement.parts.get(name, 0.0) for judgement in used) / len(used) for name in parts
+        }
+        errors = [judgement.error_km for judgement in judged]
         if not parts or any(error is not None for error in errors):  # a reward by levels alone measures no distance
             for limit_km in THRESHOLDS_KM:
                 near = [error is not None and error < limit_km for error in errors]
                 figures[f"acc@{limit_km:g}km"] = sum(near) / len(near)
         if sampled is not None:
             tried = sampled.draw(prompts, rows)
-            pairs = [(one, row) for group, row in zip(tried, rows, strict=True) for one in group]
+            pairs = [(episode, row) for group, row in zip(tried, rows, strict=True) for episode in group]
             worth = iter(scorer(pairs))
             figures |= pass_figures([[next(worth) for _ in group] for group in tried])
         return figures
@@ -73,13 +76,18 @@ def pass_figures(groups: Sequence[Sequence[Judged]]) -> Figures:
     outage excluded are not among the K.
     """
     figures: Figures = {}
-    known = [[one for one in group if one.reward is not None] for group in groups]
+    known = [[judgement for judgement in group if judgement.reward is not None] for group in groups]
     k = 1
     while k <= max(map(len, groups), default=0):
-        asked = [group for group in known if len(group) >= k]
-        for limit_km in PASS_KM if asked else ():
-            far = [sum(one.error_km is None or one.error_km >= limit_km for one in group) for group in asked]
-            shares = [1 - math.comb(n, k) / math.comb(len(group), k) for n, group in zip(far, asked, strict=True)]
+        large_enough = [group for group in known if len(group) >= k]
+        for limit_km in PASS_KM if large_enough else ():
+            far = [
+                sum(judgement.error_km is None or judgement.error_km >= limit_km for judgement in group)
+                for group in large_enough
+            ]
+            shares = [
+                1 - math.comb(n, k) / math.comb(len(group), k) for n, group in zip(far, large_enough, strict=True)
+            ]
             figures[f"pass@{k}/acc@{limit_km:g}km"] = sum(shares) / len(shares)
         k *= 2
     return figures

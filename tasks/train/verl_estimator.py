@@ -24,5 +24,5 @@ def grpo_without_outages(
     names[:] = groups
     rewards = torch.zeros_like(token_level_rewards)
     rewards[:, -1] = torch.tensor(scores, dtype=rewards.dtype)
-    found: tuple[torch.Tensor, torch.Tensor] = compute_grpo_outcome_advantage(rewards, response_mask, names)
-    return found
+    advantages: tuple[torch.Tensor, torch.Tensor] = compute_grpo_outcome_advantage(rewards, response_mask, names)
+    return advantages

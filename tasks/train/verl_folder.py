@@ -152,7 +152,7 @@ def _row(
     messages = json.loads(row["messages_json"])
     [reference] = image_references(messages)
     picture = open_picture(lake.images.read(*reference), settings.image_max_pixels, settings.image_min_pixels)
-    given: Row = {}
+    tool_fields: Row = {}
     if tools:
         # verl adds the tools to the words itself
         messages = _prompt(settings).opening({"type": "image"})
@@ -160,7 +160,7 @@ def _row(
         path = folder / name
         path.parent.mkdir(exist_ok=True)
         path.write_bytes(picture.original)
-        given = {"tools_kwargs": {tool: {"create_kwargs": {"picture": name}} for tool in sorted(tools)}}
+        tool_fields = {"tools_kwargs": {tool: {"create_kwargs": {"picture": name}} for tool in sorted(tools)}}
     return {
         "data_source": f"geofix/{settings.recipe}",
         "prompt": [{"role": turn["role"], "content": _marked(turn["content"])} for turn in messages],
@@ -170,7 +170,7 @@ def _row(
             "style": "rule",
             "ground_truth": json.dumps({name: row.get(name) for name in TRUTH_COLUMNS}, ensure_ascii=False),
         },
-        "extra_info": {"split": split, "index": index, "need_tools_kwargs": bool(tools), **given},
+        "extra_info": {"split": split, "index": index, "need_tools_kwargs": bool(tools), **tool_fields},
         "agent_name": "tool_agent" if tools else "single_turn_agent",
         **{name: row.get(name) for name in _CREDIT},
     }
@@ -179,8 +179,8 @@ def _row(
 def _schema(tools: Iterable[str]) -> pa.Schema:
     info = [("split", _TEXT), ("index", pa.int64()), ("need_tools_kwargs", pa.bool_())]
     if tools:
-        one = pa.struct([("create_kwargs", pa.struct([("picture", _TEXT)]))])
-        info.append(("tools_kwargs", pa.struct([(name, one) for name in sorted(tools)])))
+        arguments = pa.struct([("create_kwargs", pa.struct([("picture", _TEXT)]))])
+        info.append(("tools_kwargs", pa.struct([(name, arguments) for name in sorted(tools)])))
     return pa.schema(
         {
             "data_source": _TEXT,

@@ -43,10 +43,10 @@ def compute_score(
     outage = (extra_info or {}).get("tool_outage")
     recipe = data_source.rpartition("/")[2]
     answer = solution_str.rpartition(_LAST_RESPONSE)[2]
-    [found] = _reward(recipe, config).many([answer], [truth], [str(outage) if outage else None])
-    if isinstance(found, Excluded):
-        return {"score": math.nan, "excluded": True, "reason": found.reason, "unread": False}
-    return {"score": found.reward, "excluded": False, "reason": found.reason or "", "unread": found.reason is not None}
+    [score] = _reward(recipe, config).many([answer], [truth], [str(outage) if outage else None])
+    if isinstance(score, Excluded):
+        return {"score": math.nan, "excluded": True, "reason": score.reason, "unread": False}
+    return {"score": score.reward, "excluded": False, "reason": score.reason or "", "unread": score.reason is not None}
 
 
 def set_apart(scores: Sequence[float], groups: Sequence[Hashable]) -> tuple[list[float], list[Hashable]]:

@@ -41,11 +41,9 @@ from tasks.lake.image_store import ImageStore
 from tasks.recipes.recipe import rollout_prompt
 from tasks.services import Connections
 from tasks.train.encoding import Encoder
-from tasks.train.fast.grouped import Completion
-from tasks.train.fast.layout import Grid
-from tasks.train.fast.packing import IGNORED, Sample
 from tasks.train.rollouts.sampling import Sampling
 from tasks.train.rollouts.source import Episode, RolloutEngines
+from tasks.train.token_samples import IGNORED, Completion, Grid, Sample
 
 GATHER_S = 0.05  # a step of the engine costs the same for one rollout as for many: few are not started alone
 SLACK = 4  # a quarter more than the longest: an engine is made anew, and emptied before, for what does not fit
@@ -74,12 +72,14 @@ class Rollout:
         return len(self.prompt.ids) + len(self.ids)
 
     @property
-    def so_far(self) -> Sample:
+    def as_sample(self) -> Sample:
         """Prompt and what followed it: the prompt of the next reply."""
         ids = [*self.prompt.ids, *self.ids]
-        pixels = [one for one in (self.prompt.pixels, *self.pixels) if one is not None]
+        pixels = [tensor for tensor in (self.prompt.pixels, *self.pixels) if tensor is not None]
         device = self.prompt.pixels.device if self.prompt.pixels is not None else None
-        together = torch.cat([one.to(device, pixels[0].dtype) for one in pixels]) if pixels else None
+        together = (
+            torch.cat([picture_pixels.to(device, pixels[0].dtype) for picture_pixels in pixels]) if pixels else None
+        )
         return Sample(ids, [IGNORED] * len(ids), together, (*self.prompt.grids, *self.grids))
 
     def episode(self) -> Episode:
@@ -200,9 +200,9 @@ class ToolRollouts:
         self._engines.refresh_weights()
         with RolloutQueue(self._loop(), self._max_turns, self._in_step) as queue:
             # The first replies: a group's prompt is computed once.
-            for number, found in self._engines.stream(prompts, self._size, self._reply_tokens, self._sampling):
-                for rollout, one in zip(groups[number], found, strict=True):
-                    queue.start(rollout, self._reply(rollout, one.ids, one.log_probs))
+            for number, rollouts in self._engines.stream(prompts, self._size, self._reply_tokens, self._sampling):
+                for rollout, reply in zip(groups[number], rollouts, strict=True):
+                    queue.start(rollout, self._reply(rollout, reply.ids, reply.log_probs))
             while queue.wait():
                 self._continue(queue)
         self.waited_s = queue.waited_s
@@ -220,11 +220,11 @@ class ToolRollouts:
             if rollout is None:
                 return None
             taken.append(rollout)
-            return rollout.so_far
+            return rollout.as_sample
 
         room = longest + longest // SLACK
-        for number, [one] in self._engines.serve(take, room, queue.count, self._reply_tokens, self._sampling):
-            queue.start(taken[number], self._reply(taken[number], one.ids, one.log_probs))
+        for number, [reply] in self._engines.serve(take, room, queue.count, self._reply_tokens, self._sampling):
+            queue.start(taken[number], self._reply(taken[number], reply.ids, reply.log_probs))
 
     def _loop(self) -> asyncio.AbstractEventLoop:
         """The loop of the tools, in a thread of its own; services keep their connections in it between two draws."""
@@ -242,9 +242,9 @@ class ToolRollouts:
         environment = rollout.environment
         before = len(environment.messages)
         text = self._encoder.decode(ids)
-        said, calls = self._calls(rollout, text)
+        reply_text, calls = self._calls(rollout, text)
         reply = ChatReply(
-            text=said if calls else text,
+            text=reply_text if calls else text,
             tool_calls=tuple(ToolCall(f"call_{n}", name, arguments) for n, (name, arguments) in enumerate(calls)),
             usage=Usage(prompt_tokens=rollout.length - len(ids), completion_tokens=len(ids)),
             finish_reason="stop" if is_whole else "length",

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from bench.chaos import ENDED, deal
 from flows.cli.progress import summary
-from tasks.runtime.outcome import Tick
+from tasks.runtime.items.outcome import Tick
 
 
 @given(st.integers(0, 60), st.lists(st.text("abc", min_size=1), min_size=1, max_size=15, unique=True))

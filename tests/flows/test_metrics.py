@@ -25,8 +25,8 @@ from flows.run_log import RunLog, run_log
 from schemas.config import Config
 from schemas.messages import Usage
 from tasks.lake import Lake
-from tasks.runtime.chunk import ChunkJob
-from tasks.runtime.outcome import Rejected, Tick
+from tasks.runtime.items.chunk import ChunkJob
+from tasks.runtime.items.outcome import Rejected, Tick
 from tasks.runtime.steps import StepFile, Steps
 from tasks.services import meter
 from tasks.services.errors import ServiceError

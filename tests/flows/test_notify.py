@@ -17,7 +17,7 @@ from flows.session import open_session
 from flows.stages import tell_exhausted
 from schemas.messages import Usage
 from schemas.settings.notify import NotifySettings
-from tasks.runtime.outcome import StageResult
+from tasks.runtime.items.outcome import StageResult
 from tasks.services import MissingKeys
 
 RESULT = StageResult("collect", "r", "done", {}, {}, 5, 0, 5, 0, 0, 0, {}, {}, {}, {}, Usage(), 1.0)

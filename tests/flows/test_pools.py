@@ -19,7 +19,7 @@ from schemas.errors import GeofixError, InputError
 from schemas.load import ConfigError, load_config
 from tasks.lake import Lake
 from tasks.runtime.calls import commit_calls, spent_usd
-from tasks.runtime.model_pools import PoolPlan, PoolState
+from tasks.runtime.on_ray.model_pools import PoolPlan, PoolState
 from tasks.services import BudgetExhausted, connect
 
 STAGES = ["curate", "review", "synthesize", "train", "evaluate"]

@@ -25,9 +25,9 @@ from infra.serve.server import served_app
 from schemas.config import Config
 from schemas.messages import ChatReply
 from tasks.lake import Lake
-from tasks.runtime.budget_actor import shared_rate_budget
 from tasks.runtime.calls import StageCalls
-from tasks.runtime.ray_start import stop_ray
+from tasks.runtime.on_ray.budget_actor import shared_rate_budget
+from tasks.runtime.on_ray.start import stop_ray
 from tasks.services import Chat, connect
 
 # Pictures of 4 merged patches, within the limits of the checkpoint: neither server resizes them.

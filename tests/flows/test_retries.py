@@ -5,8 +5,8 @@ import pytest
 from flows.states import StepOutage, final_state, is_outage, merged, outages_of, step_state
 from schemas.errors import GeofixError, InputError, LakeError, StageRefused
 from schemas.messages import Usage
-from tasks.runtime.outcome import StageResult
-from tasks.runtime.ray_watch import RayLost
+from tasks.runtime.items.outcome import StageResult
+from tasks.runtime.on_ray.watch import RayLost
 from tasks.services.errors import ServiceError
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from flows.display import Logged
 from flows.run_log import RunLog, run_log
-from tasks.runtime.outcome import Tick
+from tasks.runtime.items.outcome import Tick
 
 
 class Terminal:

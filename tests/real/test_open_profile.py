@@ -1,29 +1,62 @@
 """`geofix refresh --profile open` against real servers: Panoramax, pgstac and Nominatim, from plan to review."""
 
+import json
 import os
 import subprocess
 import sys
+import threading
 from collections import Counter
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 import pytest
 
+from tasks.geo.distance import distance_km
 from tasks.lake import Lake
 
 pytestmark = pytest.mark.real
 PLACES = 5
 
 
+MUNICH = (48.1371, 11.5754)  # as the map has it
+
+
+class GuessesMunich(BaseHTTPRequestHandler):
+    """A model that answers every picture with one address, as GeoAgent's models do."""
+
+    def do_GET(self) -> None:
+        self._answer({"object": "list", "data": [{"id": "guesser", "object": "model"}]})
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["content-length"]))
+        text = json.dumps({"ChainOfThought": {}, "FinalAnswer": "Germany; Bavaria; Munich"})
+        choice = {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": text}}
+        usage = {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2}
+        body = {"id": "x", "object": "chat.completion", "created": 1, "model": "guesser"}
+        self._answer({**body, "choices": [choice], "usage": usage})
+
+    def _answer(self, body: dict[str, Any]) -> None:
+        data = json.dumps(body).encode()
+        self.send_response(200)
+        self.send_header("content-type", "application/json")
+        self.send_header("content-length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
 def geofix(command: str, lake: Path, overrides: list[str]) -> str:
     """What the command prints; it has to end well, with no key in its environment."""
     settings = [word for override in overrides for word in ("--set", override)]
-    words = [sys.executable, "-m", "flows.cli", command, "--profile", "open", "--lake", str(lake), *settings]
+    words = [sys.executable, "-m", "flows.cli", *command.split(), "--profile", "open", "--lake", str(lake), *settings]
     env = {name: value for name, value in os.environ.items() if not name.endswith(("_KEY", "_TOKEN"))}
     ended = subprocess.run(words, capture_output=True, text=True, env=env, timeout=600)
     assert ended.returncode == 0, ended.stderr[-3000:]
-    return ended.stderr
+    return ended.stderr + ended.stdout
 
 
 def test_from_plan_to_review_and_a_second_look(
@@ -64,6 +97,26 @@ def test_from_plan_to_review_and_a_second_look(
     assert lake.read("snapshots").height == 1 and lake.read("labels").height == PLACES
     confirmations = lake.read("confirmations")
     assert confirmations.height == PLACES and set(confirmations["country_code"]) == {"FR"}
+
+    assert "Nothing to redo: all" in geofix("refresh", folder, overrides), "nothing is asked again"
+
+    guesser = ThreadingHTTPServer(("127.0.0.1", 0), GuessesMunich)
+    threading.Thread(target=guesser.serve_forever, daemon=True).start()
+    [snapshot] = lake.read("snapshots")["snapshot_id"]
+    geofix(f"approve {snapshot}", folder, [])
+    answering = [
+        *(f"services.chat.base_url=http://127.0.0.1:{guesser.server_port}/v1", "services.chat.key_env=null"),
+        *("services.chat.public_key=null", "models.roles.answerer-base.model=guesser", "evaluate.split=train"),
+        *("services.answer_geocoder.protocol=nominatim", f"services.answer_geocoder.base_url={nominatim_url}"),
+        "services.answer_geocoder.requests_per_minute=null",
+    ]
+    geofix("evaluate --recipe geoagent", folder, [*overrides, *answering])
+    guesser.shutdown()
+    where = {row["image_id"]: (row["lat"], row["lon"]) for row in lake.read("labels").to_dicts()}
+    guesses = lake.read("predictions").to_dicts()
+    assert guesses and all(
+        row["error_km"] == pytest.approx(distance_km(*where[row["image_id"]], *MUNICH), abs=1) for row in guesses
+    ), guesses
 
     deleted, changed = street["source_id"][0], street["source_id"][1]
     instance.delete(deleted)

@@ -60,23 +60,23 @@ async def choose(
 
     `known` are the layers looked at before, by scene; what is looked at now is added.
     """
-    found = candidates(scenes, grid)
+    scored = candidates(scenes, grid)
     choice = Choice(stac, grid, settings, {} if known is None else known)
-    choice.layers = await _best_cover(found, choice)
-    if not choice.layers and len(choice.unusable) < len(found):
+    choice.layers = await _best_cover(scored, choice)
+    if not choice.layers and len(choice.unusable) < len(scored):
         # All the first choices were unusable files: one after the other, then.
-        choice.layers = await _any_layer(found, choice)
+        choice.layers = await _any_layer(scored, choice)
     if choice.layers:
-        await _patch(found, choice)
+        await _patch(scored, choice)
     return choice
 
 
-async def _best_cover(found: list[Candidate], choice: Choice) -> list[Layer]:
+async def _best_cover(candidates: list[Candidate], choice: Choice) -> list[Layer]:
     """The layers of the first set of scenes that is clear enough, or of the clearest one looked at."""
     best: list[Layer] = []
     best_share = -1.0
-    for cover in covers(found, choice.settings.day_cost, COVERS):
-        layers = await choice.look_at([one.scene for one in cover])
+    for cover in covers(candidates, choice.settings.day_cost, COVERS):
+        layers = await choice.look_at([candidate.scene for candidate in cover])
         share = _clear_share(layers)
         if layers and share > best_share:
             best, best_share, choice.needed = layers, share, len(layers)
@@ -87,16 +87,16 @@ async def _best_cover(found: list[Candidate], choice: Choice) -> list[Layer]:
     return best[: choice.settings.max_scenes]
 
 
-async def _any_layer(found: list[Candidate], choice: Choice) -> list[Layer]:
-    for one in found:
+async def _any_layer(candidates: list[Candidate], choice: Choice) -> list[Layer]:
+    for candidate in candidates:
         if choice.tired:
             break
-        if layers := await choice.look_at([one.scene]):
+        if layers := await choice.look_at([candidate.scene]):
             return layers
     return []
 
 
-async def _patch(found: list[Candidate], choice: Choice) -> None:
+async def _patch(candidates: list[Candidate], choice: Choice) -> None:
     """Add scenes while something is unclear that they show clearly."""
     chosen, settings = choice.layers, choice.settings
     missing = ~np.logical_or.reduce([layer.clear for layer in chosen])
@@ -107,7 +107,7 @@ async def _patch(found: list[Candidate], choice: Choice) -> None:
         at_hand = [layer for name, layer in sorted(choice.known.items()) if name not in used]
         best = max(at_hand, key=lambda layer: int((layer.clear & missing).sum()), default=None)
         gain = int((best.clear & missing).sum()) if best is not None else 0
-        following = _next(found, missing, choice)
+        following = _next(candidates, missing, choice)
         if following is not None and not choice.tired and gain < 0.9 * int(missing.sum()):
             await choice.look_at([following.scene])
             continue
@@ -118,10 +118,10 @@ async def _patch(found: list[Candidate], choice: Choice) -> None:
         missing &= ~best.clear
 
 
-def _next(found: list[Candidate], missing: Mask, choice: Choice) -> Candidate | None:
+def _next(candidates: list[Candidate], missing: Mask, choice: Choice) -> Candidate | None:
     # The points stand for areas; what is too narrow for them is looked for only after all else.
     for points in (sampled(missing), touched(missing)):
-        best = next_best(found, points, choice.layers[0].scene, choice.settings.day_cost, choice.tried)
+        best = next_best(candidates, points, choice.layers[0].scene, choice.settings.day_cost, choice.tried)
         if best is not None:
             return best
     return None

@@ -50,15 +50,15 @@ def candidates(scenes: Sequence[Scene], grid: Grid) -> list[Candidate]:
     near = grid.centre()[1]
     lon = unwrapped(lon, near)
     known: dict[str, int] = {}
-    found = []
+    scored = []
     for scene in scenes:
         key = repr(scene.geometry)  # every pass of an orbit over a tile has the same
         if key not in known:
             known[key] = as_bits(shapely.contains_xy(scene.footprint(near), lon, lat))
         if known[key]:
             other_zone = scene.epsg is not None and not same_zone(scene.epsg, grid.epsg)
-            found.append(Candidate(scene, known[key], other_zone))
-    return sorted(found, key=lambda one: one.order)
+            scored.append(Candidate(scene, known[key], other_zone))
+    return sorted(scored, key=lambda candidate: candidate.order)
 
 
 def as_bits(points: Points) -> int:
@@ -83,29 +83,29 @@ def _pixels(size: int) -> NDArray[np.int64]:
     return np.linspace(0, size - 1, min(POINTS, size)).astype(np.int64)
 
 
-def covers(found: Sequence[Candidate], day_cost: float, most: int) -> list[tuple[Candidate, ...]]:
+def covers(candidates: Sequence[Candidate], day_cost: float, most: int) -> list[tuple[Candidate, ...]]:
     """Sets of as few scenes as possible that cover all that can be covered, best first."""
-    if not found:
+    if not candidates:
         return []
     everything = 0
-    for one in found:
-        everything |= one.points
+    for candidate in candidates:
+        everything |= candidate.points
     sets: dict[tuple[str, ...], tuple[float, tuple[Candidate, ...]]] = {}
-    for shape in _fewest(found, everything):
-        for chosen in _fillings(found, shape, everything, day_cost):
-            names = tuple(sorted(one.scene.id for one in chosen))
+    for shape in _fewest(candidates, everything):
+        for chosen in _fillings(candidates, shape, everything, day_cost):
+            names = tuple(sorted(candidate.scene.id for candidate in chosen))
             sets.setdefault(names, (_cost(chosen, day_cost), chosen))
 
-    def order(one: tuple[float, tuple[Candidate, ...]]) -> tuple[float, float, list[str]]:
-        newest = max(part.scene.captured_at.timestamp() for part in one[1])
-        return one[0], -newest, sorted(part.scene.id for part in one[1])
+    def order(cover: tuple[float, tuple[Candidate, ...]]) -> tuple[float, float, list[str]]:
+        newest = max(part.scene.captured_at.timestamp() for part in cover[1])
+        return cover[0], -newest, sorted(part.scene.id for part in cover[1])
 
     return [chosen for _, chosen in sorted(sets.values(), key=order)[:most]]
 
 
-def _fewest(found: Sequence[Candidate], everything: int) -> list[tuple[int, ...]]:
+def _fewest(candidates: Sequence[Candidate], everything: int) -> list[tuple[int, ...]]:
     """Combinations of footprints, as few as possible, that cover everything."""
-    unique = sorted({one.points for one in found}, key=lambda points: (-points.bit_count(), points))
+    unique = sorted({candidate.points for candidate in candidates}, key=lambda points: (-points.bit_count(), points))
     # A footprint inside another never makes a smaller set possible.
     largest = [a for i, a in enumerate(unique) if not any(a & ~b == 0 for b in unique[:i])]
     tried = 0
@@ -133,21 +133,25 @@ def _greedily(largest: Sequence[int], everything: int) -> tuple[int, ...]:
 
 
 def _fillings(
-    found: Sequence[Candidate], shape: tuple[int, ...], everything: int, day_cost: float
+    candidates: Sequence[Candidate], shape: tuple[int, ...], everything: int, day_cost: float
 ) -> list[tuple[Candidate, ...]]:
     """For every scene that can stand first in a combination of footprints: it, with those that go best with it."""
     order = sorted(shape, key=lambda points: (-points.bit_count(), points))
-    inside = [[one for one in found if one.points & ~points == 0] for points in order]
+    inside = [[candidate for candidate in candidates if candidate.points & ~points == 0] for points in order]
     results = []
     for first in inside[0]:
         chosen: list[Candidate] = []
         for k, group in enumerate(inside):
             # A scene may stand for a footprint if it covers what the others, those still to come included, leave open.
-            open_points = everything & ~_union([one.points for one in chosen] + order[k + 1 :])
-            fitting = [one for one in ([first] if k == 0 else group) if open_points & ~one.points == 0]
+            open_points = everything & ~_union([candidate.points for candidate in chosen] + order[k + 1 :])
+            fitting = [
+                candidate for candidate in ([first] if k == 0 else group) if open_points & ~candidate.points == 0
+            ]
             if not fitting:
                 break  # the first one is too small; each footprint's own scenes fit always
-            chosen.append(min(fitting, key=lambda one: (one.cost + day_cost * _days(one, first), one.order)))
+            chosen.append(
+                min(fitting, key=lambda option: (option.cost + day_cost * _days(option, first), option.order))
+            )
         else:
             results.append(tuple(chosen))
     return results
@@ -156,30 +160,30 @@ def _fillings(
 def _cost(chosen: Sequence[Candidate], day_cost: float) -> float:
     """Cloud percent of a set, by the points each scene would show, and what the days between its scenes are worth."""
     seen, total = 0, 0.0
-    for one in chosen:
-        total += one.cost * (one.points & ~seen).bit_count()
-        seen |= one.points
-    dates = [one.scene.captured_at for one in chosen]
+    for candidate in chosen:
+        total += candidate.cost * (candidate.points & ~seen).bit_count()
+        seen |= candidate.points
+    dates = [candidate.scene.captured_at for candidate in chosen]
     return total / max(1, seen.bit_count()) + day_cost * ((max(dates) - min(dates)) / timedelta(days=1))
 
 
 def next_best(
-    found: Sequence[Candidate], missing: int, main: Scene, day_cost: float, tried: set[str]
+    candidates: Sequence[Candidate], missing: int, main: Scene, day_cost: float, tried: set[str]
 ) -> Candidate | None:
     """The scene most likely to show what is still missing."""
 
-    def promise(one: Candidate) -> float:
-        share = (one.points & missing).bit_count() / max(1, missing.bit_count())
-        days = abs(one.scene.captured_at - main.captured_at) / timedelta(days=1)
-        return share * (100.0 - one.cost) - day_cost * days
+    def promise(candidate: Candidate) -> float:
+        share = (candidate.points & missing).bit_count() / max(1, missing.bit_count())
+        days = abs(candidate.scene.captured_at - main.captured_at) / timedelta(days=1)
+        return share * (100.0 - candidate.cost) - day_cost * days
 
-    left = [one for one in found if one.scene.id not in tried and one.points & missing]
-    return min(left, key=lambda one: (-promise(one), one.order), default=None)
+    left = [candidate for candidate in candidates if candidate.scene.id not in tried and candidate.points & missing]
+    return min(left, key=lambda option: (-promise(option), option.order), default=None)
 
 
 def _union(shape: Sequence[int]) -> int:
     return functools.reduce(operator.or_, shape, 0)
 
 
-def _days(one: Candidate, other: Candidate) -> float:
-    return abs(one.scene.captured_at - other.scene.captured_at) / timedelta(days=1)
+def _days(candidate: Candidate, other: Candidate) -> float:
+    return abs(candidate.scene.captured_at - other.scene.captured_at) / timedelta(days=1)

@@ -101,8 +101,8 @@ def _subjects(places: pl.DataFrame) -> pl.DataFrame:
 
 def identity(settings: CollectSettings) -> dict[str, Any]:
     """The settings that make a picture another one; viewports stand in the items."""
-    found = settings.satellite.identity()
-    return {name: value for name, value in found.items() if name not in ("enabled", "size_px", "viewports")}
+    fields = settings.satellite.identity()
+    return {name: value for name, value in fields.items() if name not in ("enabled", "size_px", "viewports")}
 
 
 def open_context(settings: CollectSettings, setup: WorkerSetup) -> WorkerContext:
@@ -175,8 +175,8 @@ def _no_usable_scene(
     tried = [scene for scene in scenes if scene.id in unusable]
     silent = {_host(scene) for scene in tried} - hosts
     if silent:
-        said = f"no file of {len(tried)} scenes could be read, nor any other file of {sorted(silent)[0]} so far"
-        raise ServiceError("stac", "outage", f"{said}; {tried[0].id}: {unusable[tried[0].id]}", retryable=True)
+        detail = f"no file of {len(tried)} scenes could be read, nor any other file of {sorted(silent)[0]} so far"
+        raise ServiceError("stac", "outage", f"{detail}; {tried[0].id}: {unusable[tried[0].id]}", retryable=True)
     return Rejected("no_usable_scene", {**evidence, **_some(unusable)})
 
 

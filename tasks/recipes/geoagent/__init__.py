@@ -74,8 +74,8 @@ class LevelsWriter:
         self._chat, self._role, self._sampling, self._notes = chat, role, sampling, notes
 
     async def __call__(self, messages: list[Message], tools: list[dict[str, Any]] | None) -> ChatReply:
-        asked = messages if self._notes is None else [{"role": "user", "content": NORMALISE + self._notes}]
-        reply = await self._chat.complete(self._role, asked, response_format=_FORMAT, **self._sampling.options())
+        question = messages if self._notes is None else [{"role": "user", "content": NORMALISE + self._notes}]
+        reply = await self._chat.complete(self._role, question, response_format=_FORMAT, **self._sampling.options())
         return ChatReply(_plain(reply.text), (), reply.finish_reason, reply.usage, reply.model)
 
 

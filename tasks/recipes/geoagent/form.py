@@ -155,17 +155,17 @@ def judge(text: str, truth: Truth, max_error_km: float) -> Judged:
     value = json.loads(text)
     final = str(value["FinalAnswer"])
     country, region, place = (part.strip() for part in final.split(";"))
-    said, true = country_code(country), country_code(truth.address.country or "")
-    if said is None or said != true:
+    named_code, true = country_code(country), country_code(truth.address.country or "")
+    if named_code is None or named_code != true:
         return Judged(("wrong_country",), final)
     reasons = []
-    if _is_other_region(region, truth, said):
+    if _is_other_region(region, truth, named_code):
         reasons.append("wrong_region")
-    if _is_other_place(place, truth, said):
+    if _is_other_place(place, truth, named_code):
         reasons.append("wrong_place")
     concluded = str(value["ChainOfThought"][LEVELS[0]]["Conclusion"])
     named = countries_in(fold_text(concluded), concluded)
-    if named and said not in named:
+    if named and named_code not in named:
         reasons.append("contradicted")
     return Judged(tuple(reasons), final)
 

@@ -64,15 +64,15 @@ class MaskedCues(EvaluationMethod):
         """The policy's answer to the picture, and to what is left of it without each cue."""
         names = self.evaluations(context.policy, context.settings)
         whole = await self._attempt(context, context.picture)
-        found, usage = [Deliberated(names[0], whole, {"method": WHOLE})], whole.trajectory.usage
+        deliberations, usage = [Deliberated(names[0], whole, {"method": WHOLE})], whole.trajectory.usage
         for name, cue in zip(names[1:], context.settings.masking.cues, strict=True):
-            boxes, asked = await locate(context, cue)
+            boxes, locating = await locate(context, cue)
             picture = await asyncio.to_thread(masked, context.picture, boxes) if boxes else context.picture
             tried = await self._attempt(context, picture)
             details = {"method": f"without {cue}", "answers_json": json.dumps({"boxes": boxes})}
-            found.append(Deliberated(name, tried, details))
-            usage = usage + asked + tried.trajectory.usage
-        return found, usage
+            deliberations.append(Deliberated(name, tried, details))
+            usage = usage + locating + tried.trajectory.usage
+        return deliberations, usage
 
     async def _attempt(self, context: EvaluationContext, picture: Picture) -> Attempt:
         settings = context.settings
@@ -93,9 +93,9 @@ async def locate(context: EvaluationContext, cue: str) -> tuple[list[Box], Usage
     picture = context.picture
     words = ASK.format(what=NAMES[cue], width=picture.width, height=picture.height)
     image = {"type": "image_url", "image_url": {"url": picture.view_uri}}
-    asked = [{"role": "user", "content": [image, text_part(words)]}]
+    messages = [{"role": "user", "content": [image, text_part(words)]}]
     reply = await context.chat.complete(
-        context.settings.masking.locator, asked, response_format=_FORMAT, temperature=0, max_tokens=2048
+        context.settings.masking.locator, messages, response_format=_FORMAT, temperature=0, max_tokens=2048
     )
     rows = (json_object(reply.text) or {}).get("boxes")
     boxes = [box for row in (rows if isinstance(rows, list) else ()) if (box := _box(row, picture)) is not None]

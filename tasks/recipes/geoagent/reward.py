@@ -55,14 +55,14 @@ def _said(part: Any) -> str:
         return part
     if not isinstance(part, dict):
         return ""
-    found: list[str] = []
+    texts: list[str] = []
     for name in _TEXTS:
         value = part.get(name, part.get(name.casefold()))
         if isinstance(value, str):
-            found.append(value)
+            texts.append(value)
         elif isinstance(value, list):
-            found += [str(one) for one in value if isinstance(one, str)]
-    return " ".join(found).strip()
+            texts += [str(part) for part in value if isinstance(part, str)]
+    return " ".join(texts).strip()
 
 
 # a_1, a_2, a_3; the paper gives none for the directly-judge reward of its Table 4: it has those of what it replaces
@@ -137,9 +137,9 @@ def directly_judged(predicted: Address, truth: Address) -> float:
     Another name of the same place ("Hefei City" for "Hefei", fig. 3) earns nothing. The paper gives no formula: the
     weights are those of eq. 7, and a level that the truth lacks is left out as there.
     """
-    said = level_names(predicted)
+    names = level_names(predicted)
     weights = {level: weight for level, weight in zip(LEVELS, LEVEL_WEIGHTS, strict=True) if level_names(truth)[level]}
-    same = [weight for level, weight in weights.items() if _plain(said[level]) == _plain(level_names(truth)[level])]
+    same = [weight for level, weight in weights.items() if _plain(names[level]) == _plain(level_names(truth)[level])]
     return sum(same) / sum(weights.values()) if weights else 0.0
 
 
@@ -147,13 +147,13 @@ def _plain(name: str | None) -> str:
     return " ".join((name or "").split()).casefold()
 
 
-def consistency(found: Consistency, truth: Address) -> float:
+def consistency(reading: Consistency, truth: Address) -> float:
     """R_con, eq. 8: weights of the rightly concluded levels, each times its length factor p_i."""
-    reference = truth if found.against is None else found.against
+    reference = truth if reading.against is None else reading.against
     known = known_names(reference)
     weights = {level: weight for level, weight in zip(LEVELS, LEVEL_WEIGHTS, strict=True) if known[level]}
-    factors = length_factors([len(text.strip()) for text in found.reasoning], found.form)
-    concluded = level_names(found.concluded)
+    factors = length_factors([len(text.strip()) for text in reading.reasoning], reading.form)
+    concluded = level_names(reading.concluded)
     total = sum(
         weights[level] * factor
         for level, factor in zip(LEVELS, factors, strict=True)
@@ -220,12 +220,12 @@ def score(
     return Scored(reward, error_km=error_km, parts={str(term): worth for term, worth in parts.items()})
 
 
-def _error_km(said: Address, truth: Truth, geocode: Geocode) -> float | None:
+def _error_km(address: Address, truth: Truth, geocode: Geocode) -> float | None:
     """How far an address is from the picture, or from its label's own point where that is nearer: an address cannot be
     nearer to a picture than the place that the label names, and the label itself must earn the maximum."""
-    point = _find(geocode, said)
+    point = _find(geocode, address)
     if point is None:
-        return 0.0 if said == truth.address else None  # what the label says is right, whether or not it is known
+        return 0.0 if address == truth.address else None  # what the label says is right, whether or not it is known
     label = _find(geocode, truth.address) if truth.address else None
     return min(distance_km(*point, *goal) for goal in ((truth.lat, truth.lon), label) if goal is not None)
 
@@ -252,10 +252,12 @@ def _cosine(a: np.ndarray, b: np.ndarray) -> float:
 def read(completion: str, ask_json: AskJson, settings: RewardSettings) -> Consistency:
     """What a second model concludes from the reasoning of a completion, of which it sees nothing else."""
     reasoning = level_reasoning(completion)
-    said = "\n\n".join(f"[{level}]\n{text}" for level, text in zip(_READ_LEVELS, reasoning, strict=True) if text)
-    if not said:
+    reasoning_text = "\n\n".join(
+        f"[{level}]\n{text}" for level, text in zip(_READ_LEVELS, reasoning, strict=True) if text
+    )
+    if not reasoning_text:
         return Consistency(Address(), reasoning, form=settings.length_form)
-    reply = ask_json(str(settings.consistency), READER, said)
+    reply = ask_json(str(settings.consistency), READER, reasoning_text)
     names = (reply.get(name) for name in _READ_LEVELS)
     concluded = Address(*(name if isinstance(name, str) and name != "unknown" else None for name in names))
     return Consistency(concluded, reasoning, form=settings.length_form)

@@ -56,15 +56,15 @@ def gold(truth: Truth, decimals: int) -> str:
 def addresses_of(text: str) -> tuple[str, ...]:
     """What is geocoded: the address line, and the three levels for a geocoder that does not know the street."""
     answer = parse_answer(text)
-    found = _ADDRESS.search(answer.text)
-    line = found.group(1).strip() if found else ""
+    match = _ADDRESS.search(answer.text)
+    line = match.group(1).strip() if match else ""
     return tuple(dict.fromkeys(name for name in (line, *address_lines(answer.address)) if name))
 
 
 def judge(text: str, truth: Truth, max_error_km: float) -> Judged:
     """An answer is kept in its form: the paper has no filter by the answer."""
-    _, said = split_thought(text)
-    if not said.strip():
+    _, answer = split_thought(text)
+    if not answer.strip():
         return Judged(("no_answer",))
-    found = _LINES.fullmatch(said.strip())
-    return Judged(() if found else ("wrong_form",), parse_answer(text).text.strip()[:300] or None)
+    match = _LINES.fullmatch(answer.strip())
+    return Judged(() if match else ("wrong_form",), parse_answer(text).text.strip()[:300] or None)

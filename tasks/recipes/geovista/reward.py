@@ -34,10 +34,10 @@ def score(
     """The reward of one answer. A truth without a city has its maximum at its own finest level."""
     answer = parse_answer(answer_text)
     try:
-        found = verdicts(answer, truth.address, verifier, aliases, (truth.lat, truth.lon))
+        by_level = verdicts(answer, truth.address, verifier, aliases, (truth.lat, truth.lon))
     except ServiceError as error:
         return excluded_by(error)
-    right = {level: verdict is not None and verdict.right for level, verdict in found.items()}
+    right = {level: verdict is not None and verdict.right for level, verdict in by_level.items()}
     reward = level_reward(right["country"], right["province_or_state"], right["city"], beta, hierarchical)
     error_km = None
     if isinstance(answer, ParsedAnswer) and answer.lat is not None and answer.lon is not None:

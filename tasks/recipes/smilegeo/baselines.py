@@ -26,9 +26,9 @@ BASELINE_WORDS = (HINT, REFLECT, AGAIN, PAIR, FUSE)
 
 async def vote(swarm: Swarm) -> Outcome:
     """All agents once, and the largest group."""
-    found = Outcome(answerers=list(swarm.agents))
-    found.finals = await swarm.ask(found.answerers, ASK, "answer", found)
-    return _concluded(found, swarm)
+    outcome = Outcome(answerers=list(swarm.agents))
+    outcome.finals = await swarm.ask(outcome.answerers, ASK, "answer", outcome)
+    return _concluded(outcome, swarm)
 
 
 async def fixed(swarm: Swarm) -> Outcome:
@@ -38,92 +38,99 @@ async def fixed(swarm: Swarm) -> Outcome:
 
 async def debate(swarm: Swarm) -> Outcome:
     """All agents in all rounds, everyone hearing everyone, then the vote."""
-    found = await vote(swarm)
+    outcome = await vote(swarm)
     for number in range(1, swarm.settings.debate_rounds + 1):
-        found.finals = await _round(swarm, found.finals, f"debate {number}", found)
-        found.rounds = number
-    return _concluded(found, swarm)
+        outcome.finals = await _round(swarm, outcome.finals, f"debate {number}", outcome)
+        outcome.rounds = number
+    return _concluded(outcome, swarm)
 
 
 async def blender(swarm: Swarm) -> Outcome:
     """All agents once; the first of them compares every two answers and fuses the best."""
-    found = await vote(swarm)
-    wins = dict.fromkeys(range(len(found.finals)), 0)
-    for one, other in itertools.combinations(range(len(found.finals)), 2):
-        text = swarm.discussion([found.finals[one], found.finals[other]], -1, PAIR)
-        better = await swarm.say(0, text, f"pair {one} {other}", found)
-        wins[_nearer(better, found.finals, (one, other))] += 1
+    outcome = await vote(swarm)
+    wins = dict.fromkeys(range(len(outcome.finals)), 0)
+    for first, other in itertools.combinations(range(len(outcome.finals)), 2):
+        text = swarm.discussion([outcome.finals[first], outcome.finals[other]], -1, PAIR)
+        better = await swarm.say(0, text, f"pair {first} {other}", outcome)
+        wins[_nearer(better, outcome.finals, (first, other))] += 1
     best = sorted(wins, key=lambda at: -wins[at])[:FUSED]
-    fused = await swarm.say(0, swarm.discussion([found.finals[at] for at in best], -1, FUSE), "fused", found)
-    found.text, found.how = (fused.text, "fused") if fused.place else (found.finals[best[0]].text, "ranked")
-    return found
+    fused = await swarm.say(0, swarm.discussion([outcome.finals[at] for at in best], -1, FUSE), "fused", outcome)
+    outcome.text, outcome.how = (fused.text, "fused") if fused.place else (outcome.finals[best[0]].text, "ranked")
+    return outcome
 
 
 async def php(swarm: Swarm) -> Outcome:
     """Every agent is asked again with its own answers as hints until two in a row agree."""
-    found = await vote(swarm)
-    for at, said in enumerate(list(found.finals)):
-        given = [said]
+    outcome = await vote(swarm)
+    for at, statement in enumerate(list(outcome.finals)):
+        statements = [statement]
         for number in range(1, swarm.settings.debate_rounds + 1):
-            heard = swarm.cut([f"Agent {place}: {one.text}" for place, one in enumerate(given, 1)])
-            given.append(await swarm.say(said.agent, f"{HINT}\n\n{heard}\n\n{ASK}", f"hint {number}", found))
-            found.rounds = max(found.rounds, number)
-            if agree(given[-1].place, given[-2].place, swarm.same_km):
+            heard = swarm.cut([f"Agent {place}: {statement.text}" for place, statement in enumerate(statements, 1)])
+            statements.append(
+                await swarm.say(statement.agent, f"{HINT}\n\n{heard}\n\n{ASK}", f"hint {number}", outcome)
+            )
+            outcome.rounds = max(outcome.rounds, number)
+            if agree(statements[-1].place, statements[-2].place, swarm.same_km):
                 break
-        found.finals[at] = given[-1]
-    return _concluded(found, swarm)
+        outcome.finals[at] = statements[-1]
+    return _concluded(outcome, swarm)
 
 
 async def reflexion(swarm: Swarm) -> Outcome:
     """Every agent criticises its answer and answers again, until it stays with it."""
-    found = await vote(swarm)
-    for at, said in enumerate(list(found.finals)):
-        last = said
+    outcome = await vote(swarm)
+    for at, statement in enumerate(list(outcome.finals)):
+        last = statement
         for number in range(1, swarm.settings.debate_rounds + 1):
             text = f"{REFLECT}\n\n{swarm.cut(['Agent 1 (you): ' + last.text])}\n\n{ASK}"
-            thought = await swarm.say(said.agent, text, f"reflection {number}", found)
+            thought = await swarm.say(statement.agent, text, f"reflection {number}", outcome)
             text = f"{AGAIN}\n\n{swarm.cut(['Agent 1 (you): ' + thought.text])}\n\n{ASK}"
-            again = await swarm.say(said.agent, text, f"trial {number}", found)
-            found.rounds, same = max(found.rounds, number), agree(again.place, last.place, swarm.same_km)
+            again = await swarm.say(statement.agent, text, f"trial {number}", outcome)
+            outcome.rounds, same = max(outcome.rounds, number), agree(again.place, last.place, swarm.same_km)
             last = again
             if same:
                 break
-        found.finals[at] = last
-    return _concluded(found, swarm)
+        outcome.finals[at] = last
+    return _concluded(outcome, swarm)
 
 
 async def dylan(swarm: Swarm) -> Outcome:
     """Layer by layer on the answers of the last; the agent with the least support leaves before the next."""
-    found = await vote(swarm)
+    outcome = await vote(swarm)
     for number in range(1, swarm.settings.debate_rounds + 1):
-        groups = group_answers(found.finals, swarm.same_km)
-        if groups[0][0].place is not None and len(groups[0]) >= MOST * len(found.finals):
+        groups = group_answers(outcome.finals, swarm.same_km)
+        if groups[0][0].place is not None and len(groups[0]) >= MOST * len(outcome.finals):
             break
-        if len(found.finals) > 2:
+        if len(outcome.finals) > 2:
             last = groups[-1][-1]  # of the smallest group, the one that came last
-            found.finals = [one for one in found.finals if one is not last]
-        found.finals = await _round(swarm, found.finals, f"layer {number}", found)
-        found.rounds = number
-    return _concluded(found, swarm)
+            outcome.finals = [statement for statement in outcome.finals if statement is not last]
+        outcome.finals = await _round(swarm, outcome.finals, f"layer {number}", outcome)
+        outcome.rounds = number
+    return _concluded(outcome, swarm)
 
 
-async def _round(swarm: Swarm, said: Sequence[Said], when: str, found: Outcome) -> list[Said]:
-    return [await swarm.say(one.agent, swarm.discussion(said, at), when, found) for at, one in enumerate(said)]
+async def _round(swarm: Swarm, statements: Sequence[Said], when: str, outcome: Outcome) -> list[Said]:
+    return [
+        await swarm.say(statement.agent, swarm.discussion(statements, at), when, outcome)
+        for at, statement in enumerate(statements)
+    ]
 
 
-def _nearer(said: Said, finals: Sequence[Said], pair: tuple[int, int]) -> int:
+def _nearer(statement: Said, finals: Sequence[Said], pair: tuple[int, int]) -> int:
     """Which of two answers the ranker's own is nearer to; the first where it names no place."""
 
     def away_km(at: int) -> float:
         place = finals[at].place
-        return float("inf") if said.place is None or place is None else float(distance_km(*said.place, *place))
+        return (
+            float("inf") if statement.place is None or place is None else float(distance_km(*statement.place, *place))
+        )
 
     return min(pair, key=away_km)
 
 
-def _concluded(found: Outcome, swarm: Swarm) -> Outcome:
-    found.text, found.how = conclude(found.finals, swarm.same_km)
-    return found
+def _concluded(outcome: Outcome, swarm: Swarm) -> Outcome:
+    outcome.text, outcome.how = conclude(outcome.finals, swarm.same_km)
+    return outcome
 
 
 BASELINES: dict[str, Callable[[Swarm], Awaitable[Outcome]]] = {

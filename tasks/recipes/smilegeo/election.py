@@ -37,9 +37,9 @@ def items(inputs: Inputs, settings: EvaluateSettings) -> pl.DataFrame:
     rows = learned_rounds(inputs, settings)
     seen = rows.select("sha256", "election_json", "links_json", "distances_json").rows()
     model_id = digest("election", VERSION, election_identity(settings), seen)
-    one = (model_id, inputs.snapshot_id, rows.height, digest("rounds", seen))
+    network = (model_id, inputs.snapshot_id, rows.height, digest("rounds", seen))
     kinds = dict(zip(_ITEM, (pl.String, pl.String, pl.Int64, pl.String), strict=True))
-    return pl.DataFrame([one] if learns(settings) else [], schema=kinds, orient="row")
+    return pl.DataFrame([network] if learns(settings) else [], schema=kinds, orient="row")
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ def learn_election(rows: pl.DataFrame, settings: EvaluateSettings, lake: Lake, f
     learning = settings.swarm.learning
     losses_file = folder / "losses.json"
     if (folder / FILE).exists() and losses_file.exists():
-        return [float(one) for one in json.loads(losses_file.read_text(encoding="utf-8"))]
+        return [float(entry) for entry in json.loads(losses_file.read_text(encoding="utf-8"))]
     partial = folder.with_name(f".{folder.name}.partial")
     partial.mkdir(parents=True, exist_ok=True)
     folder.mkdir(parents=True, exist_ok=True)
@@ -120,7 +120,7 @@ def learn_election(rows: pl.DataFrame, settings: EvaluateSettings, lake: Lake, f
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     encoder.to(device)
     for begin in range(0, len(stored), 8):
-        pixels = [pixels_of(lake.images.read(*one), learning.side) for one in stored[begin : begin + 8]]
+        pixels = [pixels_of(lake.images.read(*name), learning.side) for name in stored[begin : begin + 8]]
         features[begin : begin + 8] = encoder.code(torch.from_numpy(np.stack(pixels)).to(device)).cpu().numpy()
     told = [[json.loads(text) for text in rows[name]] for name in ("election_json", "links_json", "distances_json")]
     network = ElectionNetwork(len(settings.swarm.agents), latents, learning.width, learning.seed)

@@ -198,11 +198,11 @@ def learn_encoder(
         rng = np.random.default_rng(seed)
         for _ in range(steps):
             chosen = rng.choice(count, min(batch, count), replace=False)
-            given = torch.from_numpy(np.stack([pixels_of(read(at), side) for at in chosen.tolist()]))
-            mean, log_variance = encoder(given)
+            pixels = torch.from_numpy(np.stack([pixels_of(read(at), side) for at in chosen.tolist()]))
+            mean, log_variance = encoder(pixels)
             drawn = decoder(mean + torch.randn_like(mean) * (0.5 * log_variance).exp())
             kl = 0.5 * (mean**2 + log_variance.exp() - 1 - log_variance).mean()
-            loss = functional.mse_loss(drawn, given) + KL_WEIGHT * kl
+            loss = functional.mse_loss(drawn, pixels) + KL_WEIGHT * kl
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()

@@ -92,48 +92,48 @@ class SwarmEvaluation(EvaluationMethod):
             context.seed,
         )
         count = len(swarm.agents)
-        asked: dict[str, Callable[[], Awaitable[Outcome]]] = {
+        methods: dict[str, Callable[[], Awaitable[Outcome]]] = {
             **{agent_alone(name): partial(_alone, swarm, at) for at, name in enumerate(settings.swarm.agents)},
             **{baseline(name): partial(run, swarm) for name, run in BASELINES.items()},
         }
-        found, usage = [], Usage()
+        deliberations, usage = [], Usage()
         for name in self.evaluations(SWARM, settings):
             started = time.monotonic()
             if name == SWARM:
                 outcome = await swarm.locate(*_election(context.opened, context.picture.view, count))
             else:
-                outcome = await asked[name]()
+                outcome = await methods[name]()
             usage += outcome.usage
             told = {"answerers": outcome.answerers, "reviews": outcome.reviews}
             details = {"method": outcome.how, "rounds": outcome.rounds, "answers_json": json.dumps(told)}
             attempt = answered(
                 _conversation(context, outcome.log), outcome.text, outcome.usage, time.monotonic() - started
             )
-            found.append(Deliberated(name, attempt, details))
-        return found, usage
+            deliberations.append(Deliberated(name, attempt, details))
+        return deliberations, usage
 
 
 async def _alone(swarm: Swarm, agent: int) -> Outcome:
     """One agent alone."""
-    found = Outcome(answerers=[agent], how="single")
-    found.finals = await swarm.ask([agent], ASK, "answer", found)
-    found.text = found.finals[0].text
-    return found
+    outcome = Outcome(answerers=[agent], how="single")
+    outcome.finals = await swarm.ask([agent], ASK, "answer", outcome)
+    outcome.text = outcome.finals[0].text
+    return outcome
 
 
 def _election(elector: Any, jpeg: bytes, agents: int) -> tuple[list[float], Matrix]:
     """Election and links by the learned network; without one all agents are equal."""
     if elector is None:
         return [0.5] * agents, equal_links(agents)
-    found: tuple[list[float], Matrix] = elector.predict(jpeg)
-    return found
+    predicted: tuple[list[float], Matrix] = elector.predict(jpeg)
+    return predicted
 
 
 def _conversation(context: EvaluationContext, log: list[Said]) -> list[Message]:
     agents = context.settings.swarm.agents
     question: Message = {"role": "user", "content": [context.reference, text_part(QUESTION)]}
-    said = (f"{agents[one.agent]} ({one.when}): {one.text}" for one in log)
-    return [question, *({"role": "assistant", "content": text} for text in said)]
+    turns = (f"{agents[statement.agent]} ({statement.when}): {statement.text}" for statement in log)
+    return [question, *({"role": "assistant", "content": text} for text in turns)]
 
 
 EVALUATION = SwarmEvaluation()

@@ -55,8 +55,8 @@ def addresses_of(text: str) -> tuple[str, ...]:
 
 def judge(text: str, truth: Truth, max_error_km: float) -> Judged:
     """An answer is kept in its form: the paper makes no trajectories, so it has no filter of them."""
-    _, said = split_thought(text)
-    if not said.strip():
+    _, answer = split_thought(text)
+    if not answer.strip():
         return Judged(("no_answer",))
-    found = _LINES.search(said)
-    return Judged(() if found else ("wrong_form",), parse_answer(text).text.strip()[:300] or None)
+    match = _LINES.search(answer)
+    return Judged(() if match else ("wrong_form",), parse_answer(text).text.strip()[:300] or None)

@@ -68,12 +68,12 @@ class Targets:
         """From what the table of rounds holds."""
         raw = np.asarray(links, dtype=np.float64)
         rows = raw / np.maximum(raw.sum(axis=2, keepdims=True), 1e-9)
-        away = [[0.0 if one is None else min(1.0, one / HALF_EARTH_KM) for one in row] for row in km]
+        away = [[0.0 if error_km is None else min(1.0, error_km / HALF_EARTH_KM) for error_km in row] for row in km]
         return cls(np.asarray(election, np.float32), rows.astype(np.float32), np.asarray(away, np.float32))
 
 
 def election_loss(
-    said: torch.Tensor,
+    elected: torch.Tensor,
     linked: torch.Tensor,
     election: torch.Tensor,
     links: torch.Tensor,
@@ -81,8 +81,8 @@ def election_loss(
     distance_weight: float = 1.0,
 ) -> torch.Tensor:
     """Eq. 5, the mean over pictures."""
-    distance = (distances * said).sum(dim=1).mean()
-    fit = nn.functional.mse_loss(said, election) + nn.functional.mse_loss(linked, links)
+    distance = (distances * elected).sum(dim=1).mean()
+    fit = nn.functional.mse_loss(elected, election) + nn.functional.mse_loss(linked, links)
     return distance_weight * distance + fit
 
 
@@ -120,8 +120,8 @@ def fit(
                 torch.from_numpy(np.asarray(part[chosen], np.float32)).to(device)
                 for part in (features, targets.election, targets.links, targets.distances)
             )
-            said, linked = network(x)
-            loss = election_loss(said, linked, election, links, distances, settings.distance_weight)
+            elected, linked = network(x)
+            loss = election_loss(elected, linked, election, links, distances, settings.distance_weight)
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
@@ -133,9 +133,9 @@ def fit(
         if checkpoint is not None and (epoch + 1) % save_epochs == 0:
             state = {"network": network.state_dict(), "averaged": averaged.state_dict()}
             _write({**state, "optimizer": optimizer.state_dict(), "losses": losses}, checkpoint)
-    found = averaged.module.cpu()
-    assert isinstance(found, ElectionNetwork)
-    return found, losses
+    trained = averaged.module.cpu()
+    assert isinstance(trained, ElectionNetwork)
+    return trained, losses
 
 
 @dataclass(frozen=True)
@@ -167,7 +167,7 @@ class Elector:
         """Election and links that it expects for a picture."""
         pixels = torch.from_numpy(pixels_of(jpeg, self.side)[None])
         election, links = self.network(self.encoder.code(pixels))
-        return [float(one) for one in election[0]], links[0].numpy().astype(np.float64)
+        return [float(share) for share in election[0]], links[0].numpy().astype(np.float64)
 
 
 def _write(value: dict[str, Any], path: Path) -> None:

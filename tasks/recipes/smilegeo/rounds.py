@@ -95,7 +95,7 @@ class Rounds:
     last: dict[int, Said]  # every agent's last answer
     km: dict[int, float | None]  # of it from the truth
     log: list[dict[str, Any]]  # round by round
-    found: Outcome
+    outcome: Outcome
 
 
 async def discuss_rounds(
@@ -107,16 +107,16 @@ async def discuss_rounds(
     rng = random.Random(stable_seed("rounds", swarm.seed))
     for number in range(1, rounds + 1):
         drawn = [agent for agent in range(count) if rng.random() < done.estimate.chances[agent]]
-        new = await swarm.ask([agent for agent in drawn if agent not in done.last], ASK, "answer", done.found)
-        done.last |= {said.agent: said for said in new}
+        new = await swarm.ask([agent for agent in drawn if agent not in done.last], ASK, "answer", done.outcome)
+        done.last |= {statement.agent: statement for statement in new}
         first = [done.last[agent] for agent in drawn]
-        refined = await swarm.refine(first, done.estimate.links, rng, done.found, f" {number}")
-        done.last |= {said.agent: said for said in refined}
-        done.km |= {said.agent: await error_km(said.text) for said in refined}
+        refined = await swarm.refine(first, done.estimate.links, rng, done.outcome, f" {number}")
+        done.last |= {statement.agent: statement for statement in refined}
+        done.km |= {statement.agent: await error_km(statement.text) for statement in refined}
         near = {agent: km for agent in drawn if (km := done.km[agent]) is not None and km <= swarm.same_km}
         right = {agent: agent in near for agent in drawn}
-        done.estimate.observe(right, done.found.reviews)
-        done.log.append({"right": right, "reviews": dict(done.found.reviews)})
+        done.estimate.observe(right, done.outcome.reviews)
+        done.log.append({"right": right, "reviews": dict(done.outcome.reviews)})
     return done
 
 
@@ -126,8 +126,8 @@ async def work(item: Row, context: WorkerContext) -> Kept:
     picture = await stored_picture(context.images, item, settings.view_max_pixels, settings.view_min_pixels)
 
     async def error_km(text: str) -> float | None:
-        found = await located(settings.agent_recipe, text, item["lat"], item["lon"], context.geocoder)
-        return found.error_km
+        point = await located(settings.agent_recipe, text, item["lat"], item["lon"], context.geocoder)
+        return point.error_km
 
     async def place(text: str) -> tuple[float, float] | None:
         return await named_point(settings.agent_recipe, text, context.geocoder)
@@ -137,7 +137,7 @@ async def work(item: Row, context: WorkerContext) -> Kept:
     )
     learning = settings.swarm.learning
     done = await discuss_rounds(swarm, learning.rounds, error_km, learning.printed_links)
-    usage = done.found.usage
+    usage = done.outcome.usage
     row = {
         **{name: item[name] for name in ("swarm_id", "image_id", "snapshot_id", "sha256", "extension")},
         "election_json": json.dumps(done.estimate.election),

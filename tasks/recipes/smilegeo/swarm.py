@@ -74,51 +74,51 @@ def equal_links(agents: int) -> Matrix:
 
 def walk_reviewers(links: Matrix, start: int, r: int, rng: random.Random) -> list[int]:
     """R different reviewers of an agent, by a random walk with p(i, j) = A_ij / sum A_ik, eq. 1."""
-    found: list[int] = []
+    reviewers: list[int] = []
     at = start
     for _ in range(100 * r):
-        if len(found) == min(r, len(links) - 1):
+        if len(reviewers) == min(r, len(links) - 1):
             break
         weights = [0.0 if other == at else float(links[at][other]) for other in range(len(links))]
         if sum(weights) <= 0:
             at = start
             weights = [float(other != start) for other in range(len(links))]
         at = rng.choices(range(len(links)), weights)[0]
-        if at != start and at not in found:
-            found.append(at)
-    return found
+        if at != start and at not in reviewers:
+            reviewers.append(at)
+    return reviewers
 
 
-def agree(one: Point | None, other: Point | None, within_km: float) -> bool:
+def agree(first: Point | None, other: Point | None, within_km: float) -> bool:
     """Whether two answers name one place; an answer without a point agrees with none."""
-    return one is not None and other is not None and distance_km(*one, *other) <= within_km
+    return first is not None and other is not None and distance_km(*first, *other) <= within_km
 
 
-def group_answers(said: Sequence[Said], within_km: float) -> list[list[Said]]:
+def group_answers(statements: Sequence[Said], within_km: float) -> list[list[Said]]:
     """Groups of answers that are near each other, the largest first."""
     groups: list[list[Said]] = []
-    for one in said:
-        home = next((group for group in groups if agree(one.place, group[0].place, within_km)), None)
+    for statement in statements:
+        home = next((group for group in groups if agree(statement.place, group[0].place, within_km)), None)
         if home is None:
-            groups.append([one])
+            groups.append([statement])
         else:
-            home.append(one)
+            home.append(statement)
     return sorted(groups, key=len, reverse=True)
 
 
-def is_consensus(said: Sequence[Said], within_km: float) -> bool:
+def is_consensus(statements: Sequence[Said], within_km: float) -> bool:
     """Whether all name one place."""
-    return bool(said) and said[0].place is not None and len(group_answers(said, within_km)) == 1
+    return bool(statements) and statements[0].place is not None and len(group_answers(statements, within_km)) == 1
 
 
-def conclude(said: Sequence[Said], within_km: float) -> tuple[str, str]:
+def conclude(statements: Sequence[Said], within_km: float) -> tuple[str, str]:
     """(answer, how): consensus of all, else the larger part, else the first elected agent's answer."""
-    groups = group_answers(said, within_km)
-    if is_consensus(said, within_km):
+    groups = group_answers(statements, within_km)
+    if is_consensus(statements, within_km):
         return groups[0][0].text, "consensus"
     if len(groups) > 1 and len(groups[0]) > len(groups[1]) and groups[0][0].place is not None:
         return groups[0][0].text, "majority"
-    return said[0].text, "first_elected"
+    return statements[0].text, "first_elected"
 
 
 @dataclass
@@ -144,57 +144,65 @@ class Swarm:
     async def locate(self, election: Sequence[float], links: Matrix) -> Outcome:
         """The three stages of the paper: answers, reviews, discussion."""
         rng = random.Random(stable_seed("swarm", self.seed))
-        found = Outcome(answerers=elect(election, self.settings.answerers, rng))
-        first = await self.ask(found.answerers, ASK, "answer", found)
-        found.finals = await self.refine(first, links, rng, found)
+        outcome = Outcome(answerers=elect(election, self.settings.answerers, rng))
+        first = await self.ask(outcome.answerers, ASK, "answer", outcome)
+        outcome.finals = await self.refine(first, links, rng, outcome)
         for number in range(1, self.settings.rounds + 1):
-            if is_consensus(found.finals, self.same_km):
+            if is_consensus(outcome.finals, self.same_km):
                 break  # consensus ends the discussion early
-            found.rounds = number
-            for at, said in enumerate(found.finals):  # each speaks once a round, hearing what was said before it
-                text = self.discussion(found.finals, at)
-                found.finals[at] = await self.say(said.agent, text, f"round {number}", found)
-        found.text, found.how = conclude(found.finals, self.same_km)
-        return found
+            outcome.rounds = number
+            for at, statement in enumerate(outcome.finals):  # each speaks once a round, hearing what was said before it
+                text = self.discussion(outcome.finals, at)
+                outcome.finals[at] = await self.say(statement.agent, text, f"round {number}", outcome)
+        outcome.text, outcome.how = conclude(outcome.finals, self.same_km)
+        return outcome
 
-    async def ask(self, agents: Sequence[int], text: str, when: str, found: Outcome) -> list[Said]:
+    async def ask(self, agents: Sequence[int], text: str, when: str, outcome: Outcome) -> list[Said]:
         """The same question to several agents."""
-        return list(await asyncio.gather(*(self.say(agent, text, when, found) for agent in agents)))
+        return list(await asyncio.gather(*(self.say(agent, text, when, outcome) for agent in agents)))
 
     async def refine(
-        self, first: Sequence[Said], links: Matrix, rng: random.Random, found: Outcome, key: str = ""
+        self, first: Sequence[Said], links: Matrix, rng: random.Random, outcome: Outcome, key: str = ""
     ) -> list[Said]:
         """Stage 2: reviewers by random walk comment on each answer, and its agent sums up."""
-        found.reviews = {said.agent: walk_reviewers(links, said.agent, self.settings.reviewers, rng) for said in first}
-        return list(await asyncio.gather(*(self._refine(said, found, key) for said in first)))
+        outcome.reviews = {
+            statement.agent: walk_reviewers(links, statement.agent, self.settings.reviewers, rng) for statement in first
+        }
+        return list(await asyncio.gather(*(self._refine(statement, outcome, key) for statement in first)))
 
-    async def _refine(self, said: Said, found: Outcome, key: str) -> Said:
-        text = f"{REVIEW}\n\n{self.cut(['Agent 1: ' + said.text])}\n\n{ASK}"
-        comments = await self.ask(found.reviews[said.agent], text, f"review{key} of {said.agent}", found)
+    async def _refine(self, statement: Said, outcome: Outcome, key: str) -> Said:
+        text = f"{REVIEW}\n\n{self.cut(['Agent 1: ' + statement.text])}\n\n{ASK}"
+        comments = await self.ask(outcome.reviews[statement.agent], text, f"review{key} of {statement.agent}", outcome)
         if not comments:
-            return said
-        heard = [f"Agent 1 (you): {said.text}", *(f"Agent {at}: {one.text}" for at, one in enumerate(comments, 2))]
+            return statement
+        heard = [
+            f"Agent 1 (you): {statement.text}",
+            *(f"Agent {at}: {comment.text}" for at, comment in enumerate(comments, 2)),
+        ]
         text = f"{SUMMARISE}\n\n{self.cut(heard)}\n\n{ASK}"
-        return await self.say(said.agent, text, f"summary{key}", found)
+        return await self.say(statement.agent, text, f"summary{key}", outcome)
 
-    def discussion(self, said: Sequence[Said], own: int, words: str = DISCUSS) -> str:
+    def discussion(self, statements: Sequence[Said], own: int, words: str = DISCUSS) -> str:
         """What an agent is told of a discussion: everyone's last words, anonymously."""
-        heard = [f"Agent {at + 1}{' (you)' if at == own else ''}: {one.text}" for at, one in enumerate(said)]
+        heard = [
+            f"Agent {at + 1}{' (you)' if at == own else ''}: {statement.text}"
+            for at, statement in enumerate(statements)
+        ]
         return f"{words}\n\n{self.cut(heard)}\n\n{ASK}"
 
-    async def say(self, agent: int, text: str, when: str, found: Outcome) -> Said:
+    async def say(self, agent: int, text: str, when: str, outcome: Outcome) -> Said:
         """One agent's words, with what its web search found, and the place they name."""
         if self.settings.web_search:
-            text = f"{PAGES}\n{await self._pages(agent, found)}\n\n{text}"
-        reply = await self._complete(agent, text, when, found)
-        said = Said(agent, reply, when, await self.locate_answer(reply))
-        found.log.append(said)
-        return said
+            text = f"{PAGES}\n{await self._pages(agent, outcome)}\n\n{text}"
+        reply = await self._complete(agent, text, when, outcome)
+        statement = Said(agent, reply, when, await self.locate_answer(reply))
+        outcome.log.append(statement)
+        return statement
 
-    async def _pages(self, agent: int, found: Outcome) -> str:
+    async def _pages(self, agent: int, outcome: Outcome) -> str:
         """What the agent's own search finds, once a picture; a service that fails raises."""
-        if agent not in found.pages:
-            written = _OBJECT.search(await self._complete(agent, SEARCH, "search", found))
+        if agent not in outcome.pages:
+            written = _OBJECT.search(await self._complete(agent, SEARCH, "search", outcome))
             listed = (json_object(written.group()) or {}).get("queries") if written else None
             query = str(listed[0] if isinstance(listed, list) and listed else listed or "")[:QUERY_CHARS].strip()
             call = ToolCall("search", "search_web", json.dumps({"query": query}))
@@ -203,11 +211,11 @@ class Swarm:
                 told = f"the web search did not answer: {result.record.outage}"
                 raise ServiceError("search", "outage", told, retryable=True)
             listed = (json_object(result.text) or {}).get("results", []) if result is not None else []
-            lines = (f"Page {at}: {one['title']}. {one['content']}" for at, one in enumerate(listed, 1))
-            found.pages[agent] = "\n".join(" ".join(line.split()) for line in lines) or "It found none."
-        return found.pages[agent]
+            lines = (f"Page {at}: {page['title']}. {page['content']}" for at, page in enumerate(listed, 1))
+            outcome.pages[agent] = "\n".join(" ".join(line.split()) for line in lines) or "It found none."
+        return outcome.pages[agent]
 
-    async def _complete(self, agent: int, text: str, when: str, found: Outcome) -> str:
+    async def _complete(self, agent: int, text: str, when: str, outcome: Outcome) -> str:
         role, persona = self.settings.cast[agent]
         image = {"type": "image_url", "image_url": {"url": self.picture.view_uri}}
         messages: list[Message] = [{"role": "user", "content": [image, text_part(text)]}]
@@ -220,10 +228,12 @@ class Swarm:
             seed=stable_seed("swarm", self.seed, when, agent),
             max_tokens=self.max_tokens,
         )
-        found.usage += reply.usage
+        outcome.usage += reply.usage
         return reply.text
 
     def cut(self, heard: Sequence[str]) -> str:
         """What was said, each as much as an agent's context takes of it: its end, where the answer stands."""
         each = self.settings.context_chars // max(1, len(heard))
-        return "\n\n".join(one if len(one) <= each else f"{one[:40]} … {one[-max(0, each - 43) :]}" for one in heard)
+        return "\n\n".join(
+            text if len(text) <= each else f"{text[:40]} … {text[-max(0, each - 43) :]}" for text in heard
+        )

@@ -54,11 +54,11 @@ class ObserverPair:
         self._read = len(messages)
         reply = await self._chat.complete(self._planner, self._told, tools=tools, **self._sampling.options())
         self._reply = reply
-        thought, said = split_thought(reply.text)
+        thought, reply_text = split_thought(reply.text)
         if not thought and reply.tool_calls:
-            thought, said = said, ""
+            thought, reply_text = reply_text, ""
         whole = "\n\n".join(part for part in (*(fresh if self._tells_all else ()), thought) if part)
-        text = f"<think>{whole}</think>{said}" if whole else said
+        text = f"<think>{whole}</think>{reply_text}" if whole else reply_text
         return ChatReply(text, reply.tool_calls, reply.finish_reason, usage + reply.usage, reply.model)
 
     async def _tell(self, message: Message, fresh: list[str]) -> Usage:
@@ -90,22 +90,22 @@ class ObserverPair:
         else:
             # Boxes inside a region are in pixels of the region; those of calls are in pixels of the whole.
             fresh.append("The enlarged region shows:\n" + _BOX.sub("", _text_section(seen)))
-            found = json_object(text)
-            result = {"text": text} if found is None else found
+            fields = json_object(text)
+            result = {"text": text} if fields is None else fields
             told = json.dumps({**result, "description": description}, ensure_ascii=False)
         self._told.append({**message, "content": told})
         return usage
 
     async def _observe(self, url: str, words: str) -> tuple[str, Usage]:
-        asked: list[Message] = [
+        messages: list[Message] = [
             {"role": "system", "content": self._words["observer"]},
             {"role": "user", "content": [{"type": "image_url", "image_url": {"url": url}}, text_part(words)]},
         ]
-        reply = await self._chat.complete(self._observer, asked, max_tokens=self._sampling.max_tokens)
+        reply = await self._chat.complete(self._observer, messages, max_tokens=self._sampling.max_tokens)
         return reply.text.strip(), reply.usage
 
 
 def _text_section(description: str) -> str:
     """What a region's description says under the heading Text, where it has one: the rest repeats the whole's."""
-    _, found, section = description.partition(_TEXT_HEADING)
-    return section.strip() if found and section.strip() else description
+    _, heading, section = description.partition(_TEXT_HEADING)
+    return section.strip() if heading and section.strip() else description

@@ -50,15 +50,17 @@ _JSON = re.compile(r"<answer>\s*(\{.*\})\s*</answer>", re.DOTALL)
 
 def json_error(text: str) -> str | None:
     """What is wrong with the form of a final message, or None if it is the object that the prompt asks for."""
-    _, said = split_thought(text)
-    found = _JSON.fullmatch(said)
-    value = json_object(found.group(1)) if found else None
+    _, answer = split_thought(text)
+    match = _JSON.fullmatch(answer)
+    value = json_object(match.group(1)) if match else None
     if value is None:
         return "not one JSON object inside <answer>"
     if list(value) != ["lat", "lon", "city", "country"]:
         return "the keys are not lat, lon, city, country"
     points = [value[name] for name in ("lat", "lon")]
-    if not all(isinstance(one, int | float) and not isinstance(one, bool) and math.isfinite(one) for one in points):
+    if not all(
+        isinstance(point, int | float) and not isinstance(point, bool) and math.isfinite(point) for point in points
+    ):
         return "lat and lon are not numbers"
     return None if all(isinstance(value[name], str) for name in ("city", "country")) else "city or country is not text"
 
@@ -66,8 +68,8 @@ def json_error(text: str) -> str | None:
 def _gold(truth: Truth, decimals: int) -> str:
     address = truth.address
     point = {"lat": round(truth.lat, decimals), "lon": round(truth.lon, decimals)}
-    said = json.dumps(point | {"city": address.city or "", "country": address.country or ""}, ensure_ascii=False)
-    return f"<answer>{said}</answer>"
+    answer = json.dumps(point | {"city": address.city or "", "country": address.country or ""}, ensure_ascii=False)
+    return f"<answer>{answer}</answer>"
 
 
 RECIPE = Recipe(

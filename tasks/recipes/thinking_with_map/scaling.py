@@ -87,7 +87,7 @@ async def run_scaling(
     )
     messages = verifier_messages(picture, prompt.question, tried, context_tokens)
     reply = await chat.complete(verifier, messages, temperature=0, max_tokens=verifier_tokens)
-    usage = sum((one.trajectory.usage for one in tried), Usage()) + reply.usage
+    usage = sum((attempt.trajectory.usage for attempt in tried), Usage()) + reply.usage
     return Scaled(tuple(tried), tuple(messages), reply.text, usage, time.monotonic() - started)
 
 
@@ -99,11 +99,11 @@ def verifier_messages(
     With `context_tokens` every trajectory has an equal share of them, which its last parts fill.
     """
     content = [_shown(picture.view), text_part(f"{INSTRUCTION}\n\nThe original task: {question}")]
-    for number, one in enumerate(attempts, 1):
-        told = _told(one.trajectory)
+    for number, attempt in enumerate(attempts, 1):
+        told = _told(attempt.trajectory)
         if context_tokens is not None:
             told = _last_parts(told, context_tokens // len(attempts))
-        content += [text_part(f"\n\nCandidate {number}\n"), *told, text_part(f"\n<answer>{one.text}</answer>")]
+        content += [text_part(f"\n\nCandidate {number}\n"), *told, text_part(f"\n<answer>{attempt.text}</answer>")]
     return [{"role": "user", "content": content}]
 
 
@@ -118,8 +118,8 @@ def _told(trajectory: Trajectory) -> list[dict[str, Any]]:
         calls = [call["function"]["name"] + call["function"]["arguments"] for call in message.get("tool_calls") or ()]
         texts = [part["text"] for part in parts_of(message.get("content")) if part["type"] == "text"]
         parts.append(text_part(f"{message['role']}: {' '.join([*texts, *calls])}".strip() + "\n"))
-        found = (trajectory.pictures.get(sha256) for sha256, _ in image_references([message]))
-        parts += [_shown(jpeg) for jpeg in found if jpeg is not None]
+        pictures = (trajectory.pictures.get(sha256) for sha256, _ in image_references([message]))
+        parts += [_shown(jpeg) for jpeg in pictures if jpeg is not None]
     return parts
 
 
@@ -138,13 +138,15 @@ def _tokens(part: dict[str, Any]) -> int:
     return -(-facts.width * facts.height // TOKEN_PIXELS)
 
 
-def as_row(found: Scaled) -> dict[str, str]:
+def as_row(scaled: Scaled) -> dict[str, str]:
     """What is kept of a run: the answers and the verifier's whole input, its picture by the digest of what was sent."""
-    sent = [{**one, "content": [_by_digest(part) for part in one["content"]]} for one in found.verifier_input]
+    sent = [
+        {**message, "content": [_by_digest(part) for part in message["content"]]} for message in scaled.verifier_input
+    ]
     return {
-        "answers_json": json.dumps([one.text for one in found.attempts], ensure_ascii=False),
+        "answers_json": json.dumps([attempt.text for attempt in scaled.attempts], ensure_ascii=False),
         "verifier_input_json": json.dumps(sent, ensure_ascii=False),
-        "verifier_answer": found.verifier_answer,
+        "verifier_answer": scaled.verifier_answer,
     }
 
 
@@ -183,7 +185,7 @@ class ParallelScaling(EvaluationMethod):
     async def answer(self, context: EvaluationContext) -> tuple[list[Deliberated], Usage]:
         """N attempts of a policy, the verifier's answer, and the nearest attempt."""
         chosen, policy = context.settings.scaling, context.policy
-        found = await run_scaling(
+        scaled = await run_scaling(
             context.chat,
             policy,
             chosen.verifier,
@@ -197,27 +199,31 @@ class ParallelScaling(EvaluationMethod):
             verifier_tokens=chosen.verifier_tokens,
             context_tokens=chosen.verifier_context,
         )
-        errors = [await context.error_of(one.text) for one in found.attempts]
-        nearest = found.attempts[min(range(chosen.n), key=lambda at: (errors[at] is None, errors[at] or 0.0, at))]
-        usage = sum((one.trajectory.usage for one in found.attempts), Usage())
+        errors = [await context.error_of(attempt.text) for attempt in scaled.attempts]
+        nearest = scaled.attempts[min(range(chosen.n), key=lambda at: (errors[at] is None, errors[at] or 0.0, at))]
+        usage = sum((attempt.trajectory.usage for attempt in scaled.attempts), Usage())
         answers = (
-            found.attempts[0],
-            answered(_conversation(context, found), found.verifier_answer, found.usage, found.seconds),
-            Attempt(nearest.text, replace(nearest.trajectory, usage=usage), sum(one.seconds for one in found.attempts)),
+            scaled.attempts[0],
+            answered(_conversation(context, scaled), scaled.verifier_answer, scaled.usage, scaled.seconds),
+            Attempt(
+                nearest.text,
+                replace(nearest.trajectory, usage=usage),
+                sum(attempt.seconds for attempt in scaled.attempts),
+            ),
         )
         names = self.evaluations(policy, context.settings)
         kept: list[dict[str, Any]] = [{"method": name.removeprefix(f"{policy} ")} for name in names]
-        kept[1] |= as_row(found)
-        averaged = (found.attempts, (), ())  # pass@1 is what one attempt is worth on average
-        return [Deliberated(*one) for one in zip(names, answers, kept, averaged, strict=True)], found.usage
+        kept[1] |= as_row(scaled)
+        averaged = (scaled.attempts, (), ())  # pass@1 is what one attempt is worth on average
+        return [Deliberated(*fields) for fields in zip(names, answers, kept, averaged, strict=True)], scaled.usage
 
 
-def _conversation(context: EvaluationContext, found: Scaled) -> list[Message]:
+def _conversation(context: EvaluationContext, scaled: Scaled) -> list[Message]:
     """The verifier's question and answer, pictures by their digests: those of tools are stored with the attempts."""
-    [asked] = found.verifier_input
+    [question] = scaled.verifier_input
     return [
-        {"role": "user", "content": [context.reference, *(_by_digest(part) for part in asked["content"][1:])]},
-        {"role": "assistant", "content": found.verifier_answer},
+        {"role": "user", "content": [context.reference, *(_by_digest(part) for part in question["content"][1:])]},
+        {"role": "assistant", "content": scaled.verifier_answer},
     ]
 
 

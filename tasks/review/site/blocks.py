@@ -57,7 +57,7 @@ def shares(title: str, parts: Sequence[tuple[str, str, Sequence[tuple[str, int]]
 
     A class is one of kept, rejected, failed, train, validation, benchmark.
     """
-    rows = [{"label": label, "link": link, "parts": [list(part) for part in found]} for label, link, found in parts]
+    rows = [{"label": label, "link": link, "parts": [list(part) for part in shares]} for label, link, shares in parts]
     return {"block": "shares", "title": title, "rows": rows}
 
 
@@ -70,8 +70,8 @@ def lines(
     title: str, x: Sequence[float], series: Mapping[str, Sequence[float | None]], x_label: str = "", y_label: str = ""
 ) -> Block:
     """Curves over one axis. A gap is None."""
-    found = {"block": "lines", "title": title, "x": list(x), "series": _lists(series)}
-    return {**found, "x_label": x_label, "y_label": y_label}
+    block = {"block": "lines", "title": title, "x": list(x), "series": _lists(series)}
+    return {**block, "x_label": x_label, "y_label": y_label}
 
 
 def pictures(title: str, image_ids: Sequence[str], captions: Sequence[str] = ()) -> Block:

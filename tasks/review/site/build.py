@@ -23,7 +23,7 @@ from tasks.review.site.blocks import Block
 from tasks.review.site.files import Folder, script
 from tasks.review.site.page import GROUPS, Page, Source, code_digest
 from tasks.review.site.thumbnails import write_pictures
-from tasks.runtime.identity import digest
+from tasks.runtime.items.identity import digest
 
 HERE = Path(__file__).parent
 ASSETS = HERE / "assets"
@@ -41,8 +41,8 @@ def all_pages() -> list[Page]:
     """Every page, in the order of the navigation."""
     names = sorted(module.name for module in pkgutil.iter_modules(page_package.__path__))
     modules = [importlib.import_module(f"{page_package.__name__}.{name}") for name in names]
-    found = [one for module in modules for one in vars(module).values() if isinstance(one, Page)]
-    return sorted(found, key=lambda page: (GROUPS.index(page.group), page.order, page.id))
+    pages = [page for module in modules for page in vars(module).values() if isinstance(page, Page)]
+    return sorted(pages, key=lambda page: (GROUPS.index(page.group), page.order, page.id))
 
 
 def report_path(snapshot_id: str) -> str:

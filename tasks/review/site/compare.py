@@ -26,7 +26,7 @@ def changes(source: Source) -> Changes | None:
     """Against the snapshot that was approved last before this one; None where there is none."""
     if source.before is None:
         return None
-    then, now = (one.read("labels").select("image_id", *COMPARED) for one in (source.before, source))
+    then, now = (side.read("labels").select("image_id", *COMPARED) for side in (source.before, source))
     both = now.join(then, on="image_id", suffix="_old")
     differs = pl.any_horizontal(pl.col(name).ne_missing(pl.col(f"{name}_old")) for name in COMPARED)
     changed = both.filter(differs)
@@ -95,11 +95,11 @@ def drifts(source: Source) -> list[Drift]:
     if source.before is None:
         return []
     then, now = picture_rows(source.before), picture_rows(source)
-    found = []
+    drifted = []
     for title, column, kept in DISTRIBUTIONS:
-        one, other = (rows.filter(pl.col("status") == "kept") if kept else rows for rows in (then, now))
-        found.append(drift(title, values_of(one, column), values_of(other, column)))
-    return found
+        before, other = (rows.filter(pl.col("status") == "kept") if kept else rows for rows in (then, now))
+        drifted.append(drift(title, values_of(before, column), values_of(other, column)))
+    return drifted
 
 
 def drift(title: str, then: pl.Series, now: pl.Series) -> Drift:
@@ -108,7 +108,7 @@ def drift(title: str, then: pl.Series, now: pl.Series) -> Drift:
     names = sorted({*old, *new}, key=lambda name: (-max(old.get(name, 0), new.get(name, 0)), name))
     apart = {name: new.get(name, 0.0) - old.get(name, 0.0) for name in names}
     most = max(names, key=lambda name: abs(apart[name]), default="")
-    said = f"{most} {old.get(most, 0):.1%} → {new.get(most, 0):.1%}" if most and apart[most] else "unchanged"
+    largest = f"{most} {old.get(most, 0):.1%} → {new.get(most, 0):.1%}" if most and apart[most] else "unchanged"
     shown = _in_order(names[:MOST_LABELS])
     return Drift(
         title=title,
@@ -116,7 +116,7 @@ def drift(title: str, then: pl.Series, now: pl.Series) -> Drift:
         labels=shown,
         before=[round(old.get(name, 0.0), 4) for name in shown],
         now=[round(new.get(name, 0.0), 4) for name in shown],
-        most=said,
+        most=largest,
     )
 
 

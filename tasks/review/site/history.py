@@ -22,11 +22,11 @@ Told = Iterator[tuple[str, Step]]
 
 def step(title: str, text: str, **more: Any) -> Step:
     """One event; `more` may hold facts, tone, link and when."""
-    one: Step = {"title": title, "text": text}
+    entry: Step = {"title": title, "text": text}
     for name, value in more.items():
         if value:
-            one[name] = value
-    return one
+            entry[name] = value
+    return entry
 
 
 def planned(source: Source) -> Told:
@@ -84,8 +84,8 @@ def measured(source: Source) -> Told:
     shares = ("blur", "brightness", "contrast", "dark_share", "bright_share", "sky_share", "road_share", "blockiness")
     for row in source.read("quality").to_dicts():
         facts = [[name.replace("_", " "), f"{row[name]:.3g}"] for name in shares if row.get(name) is not None]
-        said = meaning(row["problem"]) if row.get("problem") else "Its pixels were measured."
-        yield row["image_id"], step("Measured", said, facts=facts)
+        sentence = meaning(row["problem"]) if row.get("problem") else "Its pixels were measured."
+        yield row["image_id"], step("Measured", sentence, facts=facts)
 
 
 def placed(source: Source) -> Told:
@@ -93,8 +93,10 @@ def placed(source: Source) -> Told:
     if "tiers" not in TABLES:
         return
     for row in source.read("tiers").to_dicts():
-        said = f"could not be read ({row['parse_error']})" if row["parse_error"] else f"{distance(row['error_km'])} off"
-        yield row["image_id"], step("Placed by a base model", f"{row['model']}: {said}.")
+        result = (
+            f"could not be read ({row['parse_error']})" if row["parse_error"] else f"{distance(row['error_km'])} off"
+        )
+        yield row["image_id"], step("Placed by a base model", f"{row['model']}: {result}.")
 
 
 def judged(source: Source) -> Told:
@@ -109,9 +111,9 @@ def judged(source: Source) -> Told:
             yield row["image_id"], step("Judged", text, tone="bad")
             continue
         score = "" if row["score"] is None else f", score {row['score']:g} of 10"
-        said = (row["localizability"] or "").replace("_", " ")
+        verdict = (row["localizability"] or "").replace("_", " ")
         facts = _verdict_facts(row["sub_scores_json"] or "{}", row["scenes_json"] or "{}")
-        yield row["image_id"], step("Judged", f"{row['model']}: {said}{score}. {row['reason'] or ''}", facts=facts)
+        yield row["image_id"], step("Judged", f"{row['model']}: {verdict}{score}. {row['reason'] or ''}", facts=facts)
 
 
 @lru_cache(maxsize=4096)  # few verdicts differ in both
@@ -197,10 +199,10 @@ def trained(source: Source) -> Told:
         after = [child for model in direct for child in _descendants(model["model_id"], children)]
         names = [f"{model['training_stage']} {model['model_id']}" for model in direct]
         names += [f"{model['training_stage']} {model['model_id']} (through its parent)" for model in after]
-        said = (
+        sentence = (
             f"Models trained on it: {', '.join(dict.fromkeys(names))}." if names else "No model was trained on it yet."
         )
-        yield image_id, step(f"Training row for {stage}", said, facts=[["sample", sample_id]], link="training")
+        yield image_id, step(f"Training row for {stage}", sentence, facts=[["sample", sample_id]], link="training")
 
 
 def _descendants(model_id: str, children: dict[str | None, list[dict[str, Any]]]) -> Iterator[dict[str, Any]]:
@@ -212,8 +214,10 @@ def _descendants(model_id: str, children: dict[str | None, list[dict[str, Any]]]
 def answered(source: Source) -> Told:
     """What policies answered in an evaluation."""
     for row in source.read("predictions").to_dicts():
-        said = f"could not be read ({row['parse_error']})" if row["parse_error"] else f"{distance(row['error_km'])} off"
-        yield row["image_id"], step("Asked in an evaluation", f"{row['policy']}: {said}.", link="leaderboard")
+        result = (
+            f"could not be read ({row['parse_error']})" if row["parse_error"] else f"{distance(row['error_km'])} off"
+        )
+        yield row["image_id"], step("Asked in an evaluation", f"{row['policy']}: {result}.", link="leaderboard")
 
 
 STEPS: tuple[Callable[[Source], Told], ...] = (
@@ -229,9 +233,9 @@ READS = tuple(name for name in _READS if name in TABLES)
 
 def histories(source: Source) -> dict[str, list[Step]]:
     """Steps by picture, in the order of the data."""
-    found: dict[str, list[Step]] = {image_id: [] for image_id in source.read("images")["image_id"]}
+    steps: dict[str, list[Step]] = {image_id: [] for image_id in source.read("images")["image_id"]}
     for tell in STEPS:
-        for image_id, one in tell(source):
-            if image_id in found:
-                found[image_id].append(one)
-    return found
+        for image_id, entry in tell(source):
+            if image_id in steps:
+                steps[image_id].append(entry)
+    return steps

@@ -28,8 +28,8 @@ def nearest(rows: pl.DataFrame, among: pl.DataFrame, count: int) -> tuple[NDArra
     count = min(count, among.height)
     if not rows.height or not count:
         return np.empty((rows.height, 0), np.int64), np.empty((rows.height, 0))
-    _, found = cKDTree(unit_vectors(among)).query(unit_vectors(rows), k=count)
-    found = np.asarray(found, np.int64).reshape(rows.height, count)
+    _, indices = cKDTree(unit_vectors(among)).query(unit_vectors(rows), k=count)
+    indices = np.asarray(indices, np.int64).reshape(rows.height, count)
     lats, lons = among["lat"].to_numpy(), among["lon"].to_numpy()
-    km = distance_km(rows["lat"].to_numpy()[:, None], rows["lon"].to_numpy()[:, None], lats[found], lons[found])
-    return found, np.asarray(km)
+    km = distance_km(rows["lat"].to_numpy()[:, None], rows["lon"].to_numpy()[:, None], lats[indices], lons[indices])
+    return indices, np.asarray(km)

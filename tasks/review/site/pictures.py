@@ -76,12 +76,12 @@ def reason_link(source: Source, reason: str) -> str:
 def _categories(texts: pl.Series) -> pl.DataFrame:
     """Scene categories the judge is sure of, by the text that names them: a few texts serve all pictures."""
     known = texts.drop_nulls().unique().to_list()
-    found = [
-        sorted(name.replace("_", " ") for name, said in json.loads(text or "{}").items() if said == "yes")
+    categories = [
+        sorted(name.replace("_", " ") for name, verdict in json.loads(text or "{}").items() if verdict == "yes")
         for text in known
     ]
     return pl.DataFrame(
-        {"scenes_json": known, "categories": found},
+        {"scenes_json": known, "categories": categories},
         schema={"scenes_json": pl.String, "categories": pl.List(pl.String)},
     )
 
@@ -89,15 +89,15 @@ def _categories(texts: pl.Series) -> pl.DataFrame:
 def columns_of(rows: pl.DataFrame) -> dict[str, Any]:
     """Rows as columns, repeated texts as numbers into a list of values: a quarter of the bytes."""
     coded = ("kind", "status", "reason", "country", "region", "city", "split", "licence", "creator", "source", "tier")
-    found: dict[str, Any] = {}
+    columns: dict[str, Any] = {}
     for name in rows.columns:
         column = rows[name]
         if name in coded:
             values = column.drop_nulls().unique().sort()
             at = column.replace_strict(values, range(len(values)), default=-1, return_dtype=pl.Int64)
-            found[name] = {"values": values.to_list(), "at": at.to_list()}
+            columns[name] = {"values": values.to_list(), "at": at.to_list()}
         elif column.dtype == pl.Float64:
-            found[name] = column.round(5).to_list()
+            columns[name] = column.round(5).to_list()
         else:
-            found[name] = column.to_list()
-    return found
+            columns[name] = column.to_list()
+    return columns

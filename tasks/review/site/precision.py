@@ -66,7 +66,7 @@ def precision_of(source: Source) -> Precision | None:
 
 def sampled_ids(source: Source) -> list[str]:
     """Image ids drawn at random from the kept pictures; which ones follows from the snapshot's id alone."""
-    kept = sorted(source.read("labels")["image_id"], key=lambda one: _lot(source.snapshot_id, one))
+    kept = sorted(source.read("labels")["image_id"], key=lambda image_id: _lot(source.snapshot_id, image_id))
     return kept[: source.settings.sample]
 
 

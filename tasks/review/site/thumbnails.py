@@ -88,15 +88,15 @@ def _job(source: Source, folder: Folder, row: dict[str, Any]) -> Job:
 
 def forget_pictures(lake: Lake, image_ids: Sequence[str]) -> int:
     """Delete the copies of withdrawn pictures in every site; returns how many there were."""
-    found = 0
+    count = 0
     for snapshot_id in lake.read("snapshots", columns=["snapshot_id"])["snapshot_id"]:
         for image_id in image_ids:
             for name in (picture_name(image_id), f"data/panorama/{image_id}.js"):
                 key = f"reports/{snapshot_id}/{name}"
-                found += lake.blobs.exists(key)
+                count += lake.blobs.exists(key)
                 lake.blobs.delete(key)
                 lake.blobs.local(key).unlink(missing_ok=True)  # the copy of a remote lake on this machine
-    return found
+    return count
 
 
 def _made(source: Source, row: dict[str, Any], side_px: int, write: Callable[[bytes], None]) -> bool:

@@ -58,8 +58,8 @@ def _said(message: Message, text: str, width: int | None, height: int | None) ->
     """What an assistant's message holds: thought, calls, answer, and any other words."""
     reasoning = message.get("reasoning") or message.get("reasoning_content")
     thoughts = [str(reasoning)] if reasoning else []
-    thoughts += [found.strip() for found in _THINK.findall(text)]
-    steps: list[Step] = [{"kind": "thought", "text": one[:_LONGEST]} for one in thoughts if one]
+    thoughts += [thought.strip() for thought in _THINK.findall(text)]
+    steps: list[Step] = [{"kind": "thought", "text": thought[:_LONGEST]} for thought in thoughts if thought]
     for call in message.get("tool_calls") or ():
         function = call.get("function", {})
         arguments = str(function.get("arguments", ""))
@@ -69,7 +69,7 @@ def _said(message: Message, text: str, width: int | None, height: int | None) ->
     rest = _CALL.sub("", _ANSWER.sub("", _THINK.sub("", text))).strip()
     if rest:
         steps.append({"kind": "said", "text": rest[:_LONGEST]})
-    steps += [{"kind": "answer", "text": evidence(found.strip())} for found in _ANSWER.findall(text)]
+    steps += [{"kind": "answer", "text": evidence(answer.strip())} for answer in _ANSWER.findall(text)]
     return steps
 
 
@@ -83,9 +83,9 @@ def _content(content: Any) -> tuple[str, list[list[str]]]:
             continue
         if part.get("type") == "text":
             texts.append(str(part.get("text", "")))
-        found = _PICTURE.search(json.dumps(part)) if part.get("type") != "text" else None
-        if found:
-            images.append([found.group(1), found.group(2)])
+        match = _PICTURE.search(json.dumps(part)) if part.get("type") != "text" else None
+        if match:
+            images.append([match.group(1), match.group(2)])
     return "\n".join(texts), images
 
 
@@ -94,8 +94,8 @@ def _box(arguments: str, width: int | None, height: int | None) -> list[float] |
     if not width or not height:
         return None
     try:
-        given = json.loads(arguments)
-        x1, y1, x2, y2 = (float(edge) for edge in given["bbox_2d"])
+        fields = json.loads(arguments)
+        x1, y1, x2, y2 = (float(edge) for edge in fields["bbox_2d"])
     except (ValueError, TypeError, KeyError):
         return None
     left, right = sorted((x1 / width, x2 / width))

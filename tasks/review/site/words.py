@@ -65,15 +65,15 @@ def meaning(reason: str) -> str:
 def evidence(text: str | None) -> str:
     """Evidence, which is stored as JSON, as a sentence a person reads."""
     try:
-        found = json.loads(text or "{}")
+        facts = json.loads(text or "{}")
     except ValueError:
         return str(text)[:_LONGEST]
-    if not isinstance(found, dict):
-        return _value(found)[:_LONGEST]
-    said = found.pop("reason", None)  # a sentence of the judge's goes first, bare
-    parts = [str(said).rstrip(".")] if isinstance(said, str) and said else []
+    if not isinstance(facts, dict):
+        return _value(facts)[:_LONGEST]
+    reason = facts.pop("reason", None)  # a sentence of the judge's goes first, bare
+    parts = [str(reason).rstrip(".")] if isinstance(reason, str) and reason else []
     parts += [
-        f"{_name(key)} {_value(value)}{_unit(key)}" for key, value in found.items() if value not in (None, [], {})
+        f"{_name(key)} {_value(value)}{_unit(key)}" for key, value in facts.items() if value not in (None, [], {})
     ]
     return (". ".join(parts[:1]) + ("; " if parts[1:] else "") + "; ".join(parts[1:]))[:_LONGEST]
 
@@ -98,7 +98,7 @@ def _value(value: Any) -> str:
     if isinstance(value, list):
         return ", ".join(map(_value, value[:12])) + (f" and {len(value) - 12} more" if len(value) > 12 else "")
     if isinstance(value, dict):
-        return ", ".join(f"{_name(str(key))} {_value(one)}{_unit(str(key))}" for key, one in value.items())
+        return ", ".join(f"{_name(str(key))} {_value(inner)}{_unit(str(key))}" for key, inner in value.items())
     text = str(value)
     if text.startswith(("{", "[")):  # JSON inside text, as models answer
         try:

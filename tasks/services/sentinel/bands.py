@@ -26,7 +26,7 @@ class BadBands(Exception):
 async def read_bands(stac: Stac, scene: Scene, grid: Grid, blocks: Mask, rect: Rect, assets: str) -> Reflectance:
     """A scene's reflectance on a part of the grid, in all tiles that hold what is needed; BadBands if there is none."""
 
-    async def one(name: str) -> np.ndarray:
+    async def read_band(name: str) -> np.ndarray:
         file: OnGrid = await on_grid(partial(stac.read, scene.hrefs[name]), grid, scene.epsg)
         wanted = (np.dtype(np.uint8), 3) if assets == "visual" else (np.dtype(np.uint16), 1)
         if (file.level.dtype, file.level.bands) != wanted:
@@ -34,7 +34,7 @@ async def read_bands(stac: Stac, scene: Scene, grid: Grid, blocks: Mask, rect: R
         return await file.pixels(blocks, rect)
 
     try:
-        stored = await gather_all(one(name) for name in ((VISUAL,) if assets == "visual" else BANDS))
+        stored = await gather_all(read_band(name) for name in ((VISUAL,) if assets == "visual" else BANDS))
     except UnusableScene as why:
         raise BadBands(scene.id, str(why)) from why
     except ServiceError as error:

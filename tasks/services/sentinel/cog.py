@@ -102,9 +102,9 @@ class _Parts(io.RawIOBase):
             raise _NeedMore(self._at, MOST_INDEX_BYTES)
         for start, data in self._parts.items():
             if start <= self._at and self._at + size <= start + len(data):
-                found = data[self._at - start : self._at - start + size]
+                piece = data[self._at - start : self._at - start + size]
                 self._at += size
-                return found
+                return piece
         raise _NeedMore(self._at, size)
 
     def readinto(self, buffer: Any, /) -> int:
@@ -209,14 +209,14 @@ def _level(page: Any, step_m: float) -> Level:
 
 def ranges(level: Level, tiles: Iterable[int]) -> list[tuple[int, int, list[int]]]:
     """[start, end) of the byte ranges that hold these tiles, and which tiles each holds; empty tiles are in none."""
-    found: list[tuple[int, int, list[int]]] = []
+    spans: list[tuple[int, int, list[int]]] = []
     for tile in sorted((t for t in set(tiles) if level.counts[t]), key=lambda t: level.offsets[t]):
         start, end = level.offsets[tile], level.offsets[tile] + level.counts[tile]
-        if found and 0 <= start - found[-1][1] <= GAP and end - found[-1][0] <= RANGE_BYTES:
-            found[-1] = (found[-1][0], end, [*found[-1][2], tile])
+        if spans and 0 <= start - spans[-1][1] <= GAP and end - spans[-1][0] <= RANGE_BYTES:
+            spans[-1] = (spans[-1][0], end, [*spans[-1][2], tile])
         else:
-            found.append((start, end, [tile]))
-    return found
+            spans.append((start, end, [tile]))
+    return spans
 
 
 async def read_tiles(read: Read, level: Level, tiles: Iterable[int], window: tuple[int, int, int, int]) -> Pixels:
@@ -225,13 +225,13 @@ async def read_tiles(read: Read, level: Level, tiles: Iterable[int], window: tup
     shape = (bottom - top, right - left) + ((level.bands,) if level.bands > 1 else ())
     out = np.zeros(shape, dtype=level.dtype.newbyteorder("="))
 
-    async def one(start: int, end: int, held: list[int]) -> None:
+    async def read_part(start: int, end: int, held: list[int]) -> None:
         data = await read(start, end)
         if len(data) != end - start:
             raise UnusableScene("the file ends before its last tile")
         await asyncio.to_thread(_put, level, data, start, held, out, (left, top))
 
-    await gather_all(one(*part) for part in ranges(level, tiles))
+    await gather_all(read_part(*part) for part in ranges(level, tiles))
     return out
 
 

@@ -85,10 +85,10 @@ class OnGrid:
             (np.clip(span, 0, end - 1) // size).astype(np.int64)[blocks & inside]
             for span, size, end in zip(spans, sizes, ends, strict=True)
         ]
-        found: set[int] = set()
+        numbers: set[int] = set()
         for left, right, upper, lower in {tuple(row) for row in np.stack(chosen, axis=1).tolist()}:
-            found |= {v * level.across + u for v in range(upper, lower + 1) for u in range(left, right + 1)}
-        return sorted(found)
+            numbers |= {v * level.across + u for v in range(upper, lower + 1) for u in range(left, right + 1)}
+        return sorted(numbers)
 
     async def pixels(self, blocks: Mask, rect: Rect, *, nearest: bool = False) -> Pixels:
         """The file's numbers on a part of the grid: all that the needed tiles show of it, 0 elsewhere."""
@@ -161,11 +161,11 @@ def whole(grid: Grid) -> Rect:
 
 def around(blocks: Mask, margin: int, size: int) -> Rect:
     """The part of a grid that holds all needed blocks, and `margin` blocks more on every side."""
-    found = []
+    bounds = []
     for axis in (1, 0):
         at = np.flatnonzero(blocks.any(axis=axis))
-        found.append(slice(max(0, int(at[0]) - margin) * BLOCK, min(size, (int(at[-1]) + 1 + margin) * BLOCK)))
-    return found[0], found[1]
+        bounds.append(slice(max(0, int(at[0]) - margin) * BLOCK, min(size, (int(at[-1]) + 1 + margin) * BLOCK)))
+    return bounds[0], bounds[1]
 
 
 def _between(nodes: NDArray[np.float64], rect: Rect) -> NDArray[np.float32]:

@@ -58,8 +58,8 @@ class Scene:
 
 def read_scene(item: dict[str, Any], assets: tuple[str, ...]) -> Scene:
     """A scene from an item with all these assets, or UnusableScene. Nothing promises the right types."""
-    found = item.get("properties")
-    properties: dict[str, Any] = found if isinstance(found, dict) else {}
+    raw_properties = item.get("properties")
+    properties: dict[str, Any] = raw_properties if isinstance(raw_properties, dict) else {}
     cloud = _number(properties.get("eo:cloud_cover"))
     captured_at = _time(properties.get("datetime"))
     if captured_at is None or cloud is None:
@@ -85,8 +85,10 @@ def read_scene(item: dict[str, Any], assets: tuple[str, ...]) -> Scene:
 
 def _href(item: dict[str, Any], name: str) -> str:
     assets = item.get("assets")
-    found = {key: asset for key, asset in assets.items() if isinstance(asset, dict)} if isinstance(assets, dict) else {}
-    for asset in (*_named(found, name), *_with_band(found, name)):
+    by_name = (
+        {key: asset for key, asset in assets.items() if isinstance(asset, dict)} if isinstance(assets, dict) else {}
+    )
+    for asset in (*_named(by_name, name), *_with_band(by_name, name)):
         href = asset.get("href")
         if isinstance(href, str) and href and _is_tiff(asset, href):
             return href

@@ -14,21 +14,21 @@ async def find_scenes(stac: Stac, grid: Grid, settings: SatelliteSettings) -> tu
     """The scenes that may show a grid, in order of their ids, how many items there were, and why some are unusable."""
     start = datetime.combine(settings.start, time(0, 0, 0), UTC)
     end = datetime.combine(settings.end, time(23, 59, 59), UTC)
-    found: dict[str, dict[str, Any]] = {}
+    items: dict[str, dict[str, Any]] = {}
     for box in grid.boxes():
         for row in await stac.search(settings.collection, box, start, end, settings.max_cloud_percent):
             name = row.get("id")
-            found.setdefault(name if isinstance(name, str) and name else f"(no id, item {len(found) + 1})", row)
+            items.setdefault(name if isinstance(name, str) and name else f"(no id, item {len(items) + 1})", row)
     assets = (CLASSES, VISUAL) if settings.assets == "visual" else (CLASSES, *BANDS)
     scenes, unusable = [], {}
-    for name, row in sorted(found.items()):
+    for name, row in sorted(items.items()):
         try:
             scene = read_scene(row, assets)
             _check_answers(scene, start, end, settings)
             scenes.append(scene)
         except UnusableScene as why:
             unusable[name] = str(why)
-    return scenes, len(found), unusable
+    return scenes, len(items), unusable
 
 
 def _check_answers(scene: Scene, start: datetime, end: datetime, settings: SatelliteSettings) -> None:

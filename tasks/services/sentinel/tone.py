@@ -23,13 +23,13 @@ _HOLD = 0.02  # how much a scene resists being changed, against what its overlap
 
 def from_bands(stored: Sequence[NDArray[np.uint16]], offset: int) -> Reflectance:
     """Reflectance from red, green and blue as stored; at least 1 where all three have data."""
-    found = np.empty((*stored[0].shape, 3), dtype=np.uint16)
+    colours = np.empty((*stored[0].shape, 3), dtype=np.uint16)
     known = np.ones(stored[0].shape, dtype=np.bool_)
     for k, band in enumerate(stored):
-        np.subtract(np.maximum(band, offset + 1), offset, out=found[..., k])
+        np.subtract(np.maximum(band, offset + 1), offset, out=colours[..., k])
         known &= band > 0
-    found[~known] = 0
-    return found
+    colours[~known] = 0
+    return colours
 
 
 def is_subtracted_twice(stored: Sequence[NDArray[np.uint16]], offset: int) -> bool:
@@ -43,9 +43,9 @@ def is_subtracted_twice(stored: Sequence[NDArray[np.uint16]], offset: int) -> bo
 def from_visual(shown: NDArray[np.uint8]) -> Reflectance:
     """Reflectance from the provider's 8-bit picture, which is linear up to its white."""
     table = np.rint(np.arange(256) / 255 * VISUAL_WHITE * UNIT).astype(np.uint16)
-    found = table[np.maximum(shown, 1)]
-    found[(shown == 0).all(axis=2)] = 0
-    return found
+    colours = table[np.maximum(shown, 1)]
+    colours[(shown == 0).all(axis=2)] = 0
+    return colours
 
 
 def gains(
@@ -58,7 +58,7 @@ def gains(
     which part of the picture each layer is; masks are of the whole picture.
     """
     count = len(layers)
-    found = np.ones((count, 3))
+    factors = np.ones((count, 3))
     rects = rects or [(slice(0, mask.shape[0]), slice(0, mask.shape[1])) for mask in clear]
     rows, wanted = [], []
     for i in range(count):
@@ -70,7 +70,7 @@ def gains(
                 rows.append(row)
                 wanted.append(ratio[0] * ratio[1])
     if not rows:
-        return found
+        return factors
     hold = np.eye(count) * _HOLD
     hold[0, 0] = 1e6
     solved = np.linalg.lstsq(np.vstack([*rows, hold]), np.vstack([*wanted, np.zeros((count, 3))]), rcond=None)[0]
@@ -79,7 +79,7 @@ def gains(
 
 
 def _log_ratio(
-    one: Reflectance, here: Rect, other: Reflectance, there: Rect, clear: Mask, other_clear: Mask
+    own: Reflectance, here: Rect, other: Reflectance, there: Rect, clear: Mask, other_clear: Mask
 ) -> tuple[NDArray[np.float64], float] | None:
     """(log of one / other by colour, weight), or None where they hardly overlap."""
     both = [slice(max(a.start, b.start), min(a.stop, b.stop), _STRIDE) for a, b in zip(here, there, strict=True)]
@@ -87,7 +87,7 @@ def _log_ratio(
         return None
     a, b = (
         layer[tuple(slice(p.start - r.start, p.stop - r.start, _STRIDE) for p, r in zip(both, rect, strict=True))]
-        for layer, rect in ((one, here), (other, there))
+        for layer, rect in ((own, here), (other, there))
     )
     shared = clear[both[0], both[1]] & other_clear[both[0], both[1]]
     shared &= (a.min(axis=2) > _DARK) & (b.min(axis=2) > _DARK)
@@ -102,13 +102,13 @@ def scaled(values: Reflectance, gain: NDArray[np.float64]) -> Reflectance:
     """Reflectance times a gain for each colour; 0 stays 0, all else at least 1."""
     if np.allclose(gain, 1.0, atol=1e-4):
         return values
-    found = np.empty_like(values)
+    rescaled = np.empty_like(values)
     numbers = np.arange(65_536, dtype=np.float64)
     for k in range(3):
         table = np.clip(np.rint(numbers * gain[k]), 1, 65_535).astype(np.uint16)
         table[0] = 0
-        found[..., k] = table[values[..., k]]
-    return found
+        rescaled[..., k] = table[values[..., k]]
+    return rescaled
 
 
 def shown(values: Reflectance, white: float, gamma: float) -> NDArray[np.uint8]:

@@ -72,15 +72,15 @@ def add_adapters(model: Any, lora: LoraSettings) -> None:
 def merged_state(model: Any, state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """A model's state with every adapter added to its weight, under the names it had without them."""
     adapted = {name: module for name, module in model.named_modules() if hasattr(module, "lora_A")}
-    found: dict[str, torch.Tensor] = {}
+    merged: dict[str, torch.Tensor] = {}
     for name, tensor in state.items():
         owner = name.split(".base_layer.")[0]
         if ".lora_" in name:
             continue
         if owner in adapted and name.endswith(".base_layer.weight"):
             module = adapted[owner]
-            up, down = (state[f"{owner}.lora_{one}.{NAME}.weight"].float() for one in ("B", "A"))
+            up, down = (state[f"{owner}.lora_{side}.{NAME}.weight"].float() for side in ("B", "A"))
             added = up @ down * module.scaling[NAME]
             tensor = (tensor.float() + added).to(tensor.dtype)
-        found[name.replace(".base_layer.", ".")] = tensor.detach()
-    return found
+        merged[name.replace(".base_layer.", ".")] = tensor.detach()
+    return merged

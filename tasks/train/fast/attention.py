@@ -66,12 +66,14 @@ def _each(
 ) -> torch.Tensor:
     if keys is segments and len(set(segments.lengths)) == 1:  # equal segments: one call for all of them
         count = len(segments.lengths)
-        query, key, value = (one.view(count, segments.longest, *one.shape[1:]).transpose(1, 2) for one in (q, k, v))
+        query, key, value = (
+            tensor.view(count, segments.longest, *tensor.shape[1:]).transpose(1, 2) for tensor in (q, k, v)
+        )
         whole = F.scaled_dot_product_attention(query, key, value, is_causal=causal, enable_gqa=True)
         return whole.transpose(1, 2).reshape(q.shape)
     outs = []
     lengths = (segments.lengths, keys.lengths, keys.lengths)
-    for parts in zip(*(one.split(list(n)) for one, n in zip((q, k, v), lengths, strict=True)), strict=True):
+    for parts in zip(*(tensor.split(list(n)) for tensor, n in zip((q, k, v), lengths, strict=True)), strict=True):
         query, key, value = (part.transpose(0, 1)[None] for part in parts)
         rows, columns = query.shape[2], key.shape[2]
         mask = None
@@ -95,7 +97,9 @@ def _is_planned(q: torch.Tensor, segments: Segments) -> bool:
 
 def _together(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, segments: Segments, causal: bool) -> torch.Tensor:
     count = len(segments.lengths)
-    query, key, value = (one.view(count, segments.longest, *one.shape[1:]).transpose(1, 2) for one in (q, k, v))
+    query, key, value = (
+        tensor.view(count, segments.longest, *tensor.shape[1:]).transpose(1, 2) for tensor in (q, k, v)
+    )
     with sdpa_kernel([SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION], set_priority=True):
         out = F.scaled_dot_product_attention(query, key, value, is_causal=causal, enable_gqa=q.shape[1] != k.shape[1])
     return out.transpose(1, 2).reshape(q.shape)

@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tasks.train.fast.layout import Grid, picture_layout
+from tasks.train.fast.layout import picture_layout
+from tasks.train.token_samples import Grid
 
 # Operations a second in dense bf16, by the makers' datasheets.
 PEAKS = {"B200": 2250e12, "H200": 989e12, "H100": 989e12, "A100": 312e12, "L40S": 362e12, "L4": 121e12}

@@ -7,35 +7,12 @@ prompt and completion computed together for every rollout, at a fraction of the 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import torch
 
-from tasks.train.fast.layout import Grid
-from tasks.train.fast.packing import Packed, Sample, positions_of
-
-
-@dataclass(frozen=True)
-class Completion:
-    """What followed a prompt: the policy's tokens and, with tools, what the tools answered."""
-
-    ids: Sequence[int]
-    is_policy: Sequence[bool]  # which tokens the policy wrote
-    pixels: torch.Tensor | None = None  # of pictures that tools returned
-    grids: tuple[Grid, ...] = ()
-
-
-@dataclass(frozen=True)
-class Group:
-    """A prompt and some of its completions."""
-
-    prompt: Sample
-    completions: tuple[Completion, ...]
-
-    @property
-    def tokens(self) -> int:
-        return len(self.prompt.ids) + sum(len(one.ids) for one in self.completions)
+from tasks.train.fast.packing import Packed, positions_of
+from tasks.train.token_samples import Grid, Group
 
 
 def pack_groups(groups: Sequence[Group], image_token: int, merge: int) -> Packed:
@@ -58,24 +35,24 @@ def pack_groups(groups: Sequence[Group], image_token: int, merge: int) -> Packed
         start += size
         pixels.append(prompt.pixels)
         grids += prompt.grids
-        for one in group.completions:
-            whole = positions_of([*prompt.ids, *one.ids], (*prompt.grids, *one.grids), image_token, merge)
-            ids.append(np.asarray(one.ids, dtype=np.int64))
+        for completion in group.completions:
+            whole = positions_of([*prompt.ids, *completion.ids], (*prompt.grids, *completion.grids), image_token, merge)
+            ids.append(np.asarray(completion.ids, dtype=np.int64))
             positions.append(whole[:, size:])
-            lengths.append(len(one.ids))
-            keys_at += [np.arange(first, first + size), np.arange(start, start + len(one.ids))]
-            key_lengths.append(size + len(one.ids))
-            for place, (token, is_policy) in enumerate(zip(one.ids, one.is_policy, strict=True)):
+            lengths.append(len(completion.ids))
+            keys_at += [np.arange(first, first + size), np.arange(start, start + len(completion.ids))]
+            key_lengths.append(size + len(completion.ids))
+            for place, (token, is_policy) in enumerate(zip(completion.ids, completion.is_policy, strict=True)):
                 if is_policy:  # a completion's first token is predicted by its prompt's last
                     predict_at.append(first + size - 1 if place == 0 else start + place - 1)
                     targets.append(token)
-            start += len(one.ids)
-            pixels.append(one.pixels)
-            grids += one.grids
+            start += len(completion.ids)
+            pixels.append(completion.pixels)
+            grids += completion.grids
     together = np.concatenate(ids)
     # A question's pictures were sent to the device as they were decoded, those that tools returned were not.
-    shown = [one for one in pixels if one is not None]
-    shown = [one.to(shown[0].device, shown[0].dtype) for one in shown]
+    shown = [picture_pixels for picture_pixels in pixels if picture_pixels is not None]
+    shown = [tensor.to(shown[0].device, shown[0].dtype) for tensor in shown]
     return Packed(
         ids=torch.from_numpy(together),
         positions=torch.from_numpy(np.ascontiguousarray(np.concatenate(positions, axis=1))),

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-Grid = tuple[int, int, int]  # frames, rows and columns in patches
+from tasks.train.token_samples import Grid
 
 
 def sent(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:

@@ -111,13 +111,13 @@ class ChunkedLogProbs(torch.autograd.Function):
         ctx: Any, hidden: torch.Tensor, weight: torch.Tensor, targets: torch.Tensor, temperature: float
     ) -> tuple[torch.Tensor, torch.Tensor]:
         function = _compiled_log_probs()[0] if _is_large(weight) else _log_probs
-        found: list[tuple[torch.Tensor, ...]] = [
+        chunks: list[tuple[torch.Tensor, ...]] = [
             function(hidden[start : start + CHUNK] @ weight.T, targets[start : start + CHUNK], temperature)
             for start in range(0, len(targets), CHUNK)
         ]
         log_probs, entropies, log_sums = (
-            (torch.cat(part) for part in zip(*found, strict=True))
-            if found
+            (torch.cat(part) for part in zip(*chunks, strict=True))
+            if chunks
             else [hidden.new_zeros(0).float() for _ in range(3)]
         )
         ctx.save_for_backward(hidden, weight, targets, log_sums)

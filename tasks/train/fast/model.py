@@ -20,10 +20,11 @@ from schemas.errors import GeofixError
 from tasks.train.fast.adapters import Weight, linear, weight_of
 from tasks.train.fast.attention import attend, rotate
 from tasks.train.fast.flops import step_flops
-from tasks.train.fast.grouped import Group, pack_groups
-from tasks.train.fast.layout import Grid, Segments, VisionLayout, VisionShape, vision_layout
+from tasks.train.fast.grouped import pack_groups
+from tasks.train.fast.layout import Segments, VisionLayout, VisionShape, vision_layout
 from tasks.train.fast.loss import cross_entropy, token_log_probs
-from tasks.train.fast.packing import IGNORED, Packed, Sample, pack
+from tasks.train.fast.packing import Packed, pack
+from tasks.train.token_samples import IGNORED, Grid, Group, Sample
 from tasks.train.trainable import TrainableModel
 
 GRAPHS = 64  # compiled versions of one function, at most
@@ -134,8 +135,8 @@ class FastModel(TrainableModel):
         return kind
 
     def step_flops(self, samples: Sequence[Sample], trained: int) -> float:
-        grids = [grid for one in samples for grid in one.grids]
-        return step_flops(self.model.config, [len(one.ids) for one in samples], grids, trained)
+        grids = [grid for sample in samples for grid in sample.grids]
+        return step_flops(self.model.config, [len(sample.ids) for sample in samples], grids, trained)
 
     def pack(self, samples: Sequence[Sample], length: int | None = None) -> Packed:
         return self.laid_out(pack(samples, self.image_token, self.merge, length).to(self.device))
@@ -199,14 +200,15 @@ class FastModel(TrainableModel):
 
     def before_weights(self, layer: Any) -> Layer:
         a = layer.self_attn
-        q, k, v = (weight_of(one, self.use_adapters) for one in (a.q_proj, a.k_proj, a.v_proj))
+        q, k, v = (weight_of(projection, self.use_adapters) for projection in (a.q_proj, a.k_proj, a.v_proj))
         norms = (a.q_norm.weight, a.k_norm.weight) if hasattr(a, "q_norm") else (None, None)
         return (layer.input_layernorm.weight, q, a.q_proj.bias, k, a.k_proj.bias, v, a.v_proj.bias, *norms)
 
     def after_weights(self, layer: Any) -> Layer:
         m = layer.mlp
         out, gate, up, down = (
-            weight_of(one, self.use_adapters) for one in (layer.self_attn.o_proj, m.gate_proj, m.up_proj, m.down_proj)
+            weight_of(projection, self.use_adapters)
+            for projection in (layer.self_attn.o_proj, m.gate_proj, m.up_proj, m.down_proj)
         )
         return (out, layer.post_attention_layernorm.weight, gate, up, down)
 
@@ -214,8 +216,8 @@ class FastModel(TrainableModel):
         self, layer: Any, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, function: Any = text_before
     ) -> Weights:
         """Query, key and value of a layer. torch.compile keeps graphs by function: decoding gives its own."""
-        found: Weights = self.run(function, x, cos, sin, self.before_weights(layer), self.epsilon, self.head_dim)
-        return found
+        projected: Weights = self.run(function, x, cos, sin, self.before_weights(layer), self.epsilon, self.head_dim)
+        return projected
 
     def after_attention(
         self, layer: Any, x: torch.Tensor, attended: torch.Tensor, function: Any = text_after

@@ -44,7 +44,7 @@ def update(
     v = second.float() * beta2 + g * g * (1 - beta2)
     w = weight.float()
     w = w - rate * (decay * w + (m / correction1) / (torch.sqrt(v / correction2) + epsilon))
-    if not any(one.dtype == torch.bfloat16 for one in (weight, first, second)):
+    if not any(tensor.dtype == torch.bfloat16 for tensor in (weight, first, second)):
         for tensor, value in ((weight, w), (first, m), (second, v)):
             tensor.copy_(value)
         return
@@ -117,16 +117,16 @@ class StochasticAdamW(torch.optim.Optimizer):
                 if not state:
                     state.update(self._new_state(p))
                 own = local(p)
-                here = {name: one.to(own.device, non_blocking=True) for name, one in state.items()}
+                here = {name: tensor.to(own.device, non_blocking=True) for name, tensor in state.items()}
                 weight = here.get("master", own)
                 seed = _seed(self.seed, self.steps, number, *_rank(p))
                 tensors = (weight, local(p.grad).contiguous(), here["first"], here["second"])
                 _fastest(weight)(*tensors, scale, seed, *numbers, beta1, beta2, group["eps"])
                 if weight is not own:
                     own.copy_(weight)
-                for name, one in here.items():
-                    if one is not state[name]:
-                        state[name].copy_(one, non_blocking=True)
+                for name, tensor in here.items():
+                    if tensor is not state[name]:
+                        state[name].copy_(tensor, non_blocking=True)
 
     def _norm(self, trained: Sequence[torch.Tensor]) -> torch.Tensor:
         """Of all gradients together; where they are shared out, of all processes' parts."""
@@ -151,25 +151,27 @@ class StochasticAdamW(torch.optim.Optimizer):
     def _placed(self, state: dict[str, Any], device: torch.device) -> dict[str, torch.Tensor]:
         """A parameter's states where they lie between two steps."""
         if self._host is not None:
-            return {name: self._host.keep(one) for name, one in state.items()}
-        return {name: one.to(device) for name, one in state.items()}
+            return {name: self._host.keep(tensor) for name, tensor in state.items()}
+        return {name: tensor.to(device) for name, tensor in state.items()}
 
     def state_dict(self) -> dict[str, Any]:
         """Whole states, whatever is shared out: all processes must ask."""
         if self._host is not None and torch.cuda.is_available():
             torch.cuda.synchronize()  # the last step's states may still be on their way
-        found = super().state_dict()
+        base_state = super().state_dict()
         parameters = [p for group in self.param_groups for p in group["params"]]
-        for number, state in found["state"].items():
-            found["state"][number] = {name: whole_like(one, parameters[number]) for name, one in state.items()}
-        return {**found, "steps": self.steps, "seed": self.seed}
+        for number, state in base_state["state"].items():
+            base_state["state"][number] = {
+                name: whole_like(tensor, parameters[number]) for name, tensor in state.items()
+            }
+        return {**base_state, "steps": self.steps, "seed": self.seed}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         # torch's own would cast every state to its weight's type.
         parameters = [p for group in self.param_groups for p in group["params"]]
         for number, p in enumerate(parameters):
             if number in state_dict["state"]:
-                stored = {name: part_like(one, p) for name, one in state_dict["state"][number].items()}
+                stored = {name: part_like(tensor, p) for name, tensor in state_dict["state"][number].items()}
                 self.state[p] = self._placed(stored, p.device)
         self.steps, self.seed = state_dict["steps"], state_dict["seed"]
 

@@ -14,20 +14,8 @@ import torch
 from numpy.typing import NDArray
 
 from schemas.errors import GeofixError
-from tasks.train.fast.layout import Grid, sent
-
-IGNORED = -100  # the label of a token that is not trained, as in transformers
-
-
-@dataclass(frozen=True)
-class Sample:
-    """One conversation as token ids, with its pictures as the image processor gives them."""
-
-    ids: Sequence[int]
-    labels: Sequence[int]  # as long as ids; IGNORED where the token is not the assistant's
-    pixels: torch.Tensor | None = None  # patches x values
-    grids: tuple[Grid, ...] = ()
-    seed: int | None = None  # of what is drawn after it, where `Sampling.seeded`; None: any
+from tasks.train.fast.layout import sent
+from tasks.train.token_samples import IGNORED, Grid, Sample
 
 
 @dataclass(frozen=True)
@@ -99,7 +87,7 @@ def pack(samples: Sequence[Sample], image_token: int, merge: int, length: int | 
     """The samples as one sequence, filled up with `pad` to `length`."""
     ids = [np.asarray(sample.ids, dtype=np.int64) for sample in samples]
     positions = [positions_of(sample.ids, sample.grids, image_token, merge) for sample in samples]
-    lengths = [len(one) for one in ids]
+    lengths = [len(sample_ids) for sample_ids in ids]
     total = sum(lengths)
     if length is not None and total > length:
         raise GeofixError(f"{len(samples)} samples hold {total} tokens, more than the packed length of {length}")
@@ -163,10 +151,10 @@ def bins(lengths: Sequence[int], capacity: int) -> list[list[int]]:
     for index in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
         if lengths[index] > capacity:
             raise GeofixError(f"a sample of {lengths[index]} tokens is longer than the packed length of {capacity}")
-        target = next((one for one in filled if one.free >= lengths[index]), None)
+        target = next((open_bin for open_bin in filled if open_bin.free >= lengths[index]), None)
         if target is None:
             target = _Bin(capacity)
             filled.append(target)
         target.free -= lengths[index]
         target.members.append(index)
-    return [sorted(one.members) for one in filled]
+    return [sorted(full_bin.members) for full_bin in filled]

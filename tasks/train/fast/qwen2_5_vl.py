@@ -9,8 +9,9 @@ import torch.nn.functional as F
 
 from schemas.errors import GeofixError
 from tasks.train.fast.attention import attend, attend_windows, rotate_vision
-from tasks.train.fast.layout import Grid, VisionLayout, VisionShape, vision_layout
+from tasks.train.fast.layout import VisionLayout, VisionShape, vision_layout
 from tasks.train.fast.model import FastModel, Pictures, Weights, rms_norm
+from tasks.train.token_samples import Grid
 
 NORM_EPSILON = 1e-6
 

@@ -16,9 +16,10 @@ import torch.nn.functional as F
 
 from tasks.train.fast.adapters import linear, weight_of
 from tasks.train.fast.attention import attend, rotate_vision
-from tasks.train.fast.layout import Grid, VisionLayout, VisionShape, picture_layout, sent, vision_layout
+from tasks.train.fast.layout import VisionLayout, VisionShape, picture_layout, sent, vision_layout
 from tasks.train.fast.model import FastModel, Pictures, Weights, rms_norm, text_after
 from tasks.train.fast.packing import Packed
+from tasks.train.token_samples import Grid
 
 NORM_EPSILON = 1e-6
 WHOLE_PICTURE = 1 << 20  # a window that no picture exceeds
@@ -35,18 +36,18 @@ def vision_before(x: torch.Tensor, weights: Weights) -> torch.Tensor:
 
 
 def vision_after(x: torch.Tensor, attended: torch.Tensor, weights: Weights) -> torch.Tensor:
-    out, out_bias, norm, norm_bias, one, one_bias, two, two_bias = weights
+    out, out_bias, norm, norm_bias, first, one_bias, two, two_bias = weights
     x = x + F.linear(attended, out, out_bias)
-    y = F.gelu(F.linear(layer_norm(x, norm, norm_bias), one, one_bias), approximate="tanh")
+    y = F.gelu(F.linear(layer_norm(x, norm, norm_bias), first, one_bias), approximate="tanh")
     return x + F.linear(y, two, two_bias)
 
 
 def merge_patches(x: torch.Tensor, weights: Weights, unit: int, norm_merged: bool) -> torch.Tensor:
     """The text tokens of `unit` patches each."""
-    norm, norm_bias, one, one_bias, two, two_bias = weights
+    norm, norm_bias, first, one_bias, two, two_bias = weights
     merged = x.view(-1, unit * x.shape[-1])
     y = layer_norm(merged, norm, norm_bias) if norm_merged else layer_norm(x, norm, norm_bias).view(merged.shape)
-    return F.linear(F.gelu(F.linear(y, one, one_bias)), two, two_bias)
+    return F.linear(F.gelu(F.linear(y, first, one_bias)), two, two_bias)
 
 
 def before_experts(
@@ -92,8 +93,8 @@ class Qwen3VL(FastModel):
     def rotary_axis(self, sections: list[int]) -> torch.Tensor:
         pair = torch.arange(self.head_dim // 2)
         axis = torch.zeros_like(pair)
-        for one in (1, 2):
-            axis[(pair % 3 == one) & (pair < 3 * sections[one])] = one
+        for section in (1, 2):
+            axis[(pair % 3 == section) & (pair < 3 * sections[section])] = section
         return axis
 
     def laid_out(self, batch: Packed) -> Packed:
@@ -119,20 +120,20 @@ class Qwen3VL(FastModel):
         return Pictures(self._merge(x, self.vision.merger, norm_merged=False), deep=tuple(deep))
 
     def _merge(self, x: torch.Tensor, merger: Any, norm_merged: bool) -> torch.Tensor:
-        norm, one, two = merger.norm, merger.linear_fc1, merger.linear_fc2
-        weights = (norm.weight, norm.bias, one.weight, one.bias, two.weight, two.bias)
+        norm, first, two = merger.norm, merger.linear_fc1, merger.linear_fc2
+        weights = (norm.weight, norm.bias, first.weight, first.bias, two.weight, two.bias)
         result: torch.Tensor = self.run(merge_patches, x, weights, self.merge**2, norm_merged)
         return result
 
     def vision_block(self, x: torch.Tensor, number: int, layout: VisionLayout) -> torch.Tensor:
         block = self.vision.blocks[number]
-        attention, one, two = block.attn, block.mlp.linear_fc1, block.mlp.linear_fc2
+        attention, up, two = block.attn, block.mlp.linear_fc1, block.mlp.linear_fc2
         first = (block.norm1.weight, block.norm1.bias, attention.qkv.weight, attention.qkv.bias)
         qkv = self.run(vision_before, x, first)
         q, k, v = self.run(rotate_vision, qkv, layout.cos, layout.sin, self.heads)
         attended = attend(q, k, v, layout.pictures, causal=False).flatten(1)
-        weights = (attention.proj.weight, attention.proj.bias, block.norm2.weight, block.norm2.bias, one.weight,
-                   one.bias, two.weight, two.bias)  # fmt: skip
+        weights = (attention.proj.weight, attention.proj.bias, block.norm2.weight, block.norm2.bias, up.weight,
+                   up.bias, two.weight, two.bias)  # fmt: skip
         result: torch.Tensor = self.run(vision_after, x, attended, weights)
         return result
 

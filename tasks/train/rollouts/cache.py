@@ -60,10 +60,10 @@ class GroupCache:
 
         Both parts are computed apart and joined by their log-sums, so the prefix is read once for a group.
         """
-        one, one_sum = _part(q, self.prefix[:, layer], self.prefix_ends, self.prefix_used, self.size, self.prompt)
+        shared, one_sum = _part(q, self.prefix[:, layer], self.prefix_ends, self.prefix_used, self.size, self.prompt)
         two, two_sum = _part(q, self.suffix[:, layer], self.suffix_ends, used, 1, self.completion)
         share = torch.sigmoid(one_sum - two_sum)[..., None]
-        return (one.float() * share + two.float() * (1 - share)).to(q.dtype)
+        return (shared.float() * share + two.float() * (1 - share)).to(q.dtype)
 
 
 def _part(

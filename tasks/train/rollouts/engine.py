@@ -16,9 +16,10 @@ import torch.nn.functional as F
 
 from schemas.errors import GeofixError
 from tasks.train.fast.model import FastModel, Weights, text_after, text_before
-from tasks.train.fast.packing import IGNORED, Sample, pack
+from tasks.train.fast.packing import pack
 from tasks.train.rollouts.cache import GroupCache
 from tasks.train.rollouts.sampling import Sampling, chances, draw
+from tasks.train.token_samples import IGNORED, Sample
 
 CHECK = 16  # decoding steps between two looks at which rollouts have ended
 PREFILL = 6144  # tokens of prompts computed together: two of 2 megapixels, more of small ones
@@ -148,7 +149,7 @@ class RolloutEngine:
         for prompt in prompts:
             if len(prompt.ids) > cache.prompt:
                 raise GeofixError(f"a prompt has {len(prompt.ids)} tokens; prompt_tokens allows {cache.prompt}")
-        blind = [Sample(one.ids, [IGNORED] * len(one.ids), one.pixels, one.grids) for one in prompts]
+        blind = [Sample(prompt.ids, [IGNORED] * len(prompt.ids), prompt.pixels, prompt.grids) for prompt in prompts]
         batch = pack(blind, self.model.image_token, self.model.merge).to(self.device)
         ends = list(accumulate(batch.lengths))
         spans = [(place * cache.prompt, end - n, n) for place, end, n in zip(places, ends, batch.lengths, strict=True)]

@@ -8,10 +8,10 @@ from typing import Any
 
 import torch
 
-from tasks.train.fast.packing import Sample
 from tasks.train.plain import NO_TOKEN, PlainModel
 from tasks.train.rollouts.engine import Rollout
 from tasks.train.rollouts.sampling import Sampling
+from tasks.train.token_samples import Sample
 
 
 class PlainEngine:

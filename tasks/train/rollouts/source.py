@@ -14,13 +14,12 @@ from tasks.agent.grounding import ground
 from tasks.recipes.rewards import reward_for
 from tasks.reward.outcome import Excluded, truth_of
 from tasks.services import Connections
-from tasks.train.fast.grouped import Completion
 from tasks.train.fast.model import FastModel
-from tasks.train.fast.packing import Sample
 from tasks.train.plain import PlainModel
 from tasks.train.rollouts.engine import Rollout, RolloutEngine
 from tasks.train.rollouts.plain import PlainEngine
 from tasks.train.rollouts.sampling import Sampling
+from tasks.train.token_samples import Completion, Sample
 from tasks.train.trainable import TrainableModel
 
 ROUND = 64  # prompt capacities are multiples: fewer engines, and fewer graphs to capture
@@ -93,8 +92,8 @@ class RolloutEngines(ABC):
         self, prompts: Sequence[Sample], size: int, new_tokens: int, sampling: Sampling
     ) -> list[list[Rollout]]:
         """`size` rollouts of each prompt, in the prompts' order."""
-        found = dict(self.stream(prompts, size, new_tokens, sampling))
-        return [found[number] for number in range(len(prompts))]
+        rollouts = dict(self.stream(prompts, size, new_tokens, sampling))
+        return [rollouts[number] for number in range(len(prompts))]
 
 
 class Engines(RolloutEngines):
@@ -111,7 +110,7 @@ class Engines(RolloutEngines):
     def stream(
         self, prompts: Sequence[Sample], size: int, new_tokens: int, sampling: Sampling
     ) -> Iterator[tuple[int, list[Rollout]]]:
-        longest = max(len(one.ids) for one in prompts)
+        longest = max(len(prompt.ids) for prompt in prompts)
         return self.engine(longest, len(prompts), size, new_tokens, sampling).generate(prompts)
 
     def serve(
@@ -170,19 +169,19 @@ class EmbeddedRollouts:
         groups = self._engines.generate(prompts, self._size, self._new_tokens, self._sampling)
         if not self._keep:
             self._engines.clear()
-        return [[self._episode(one) for one in group] for group in groups]
+        return [[self._episode(rollout) for rollout in group] for group in groups]
 
-    def _episode(self, one: Rollout) -> Episode:
-        completion = Completion(one.ids, [True] * len(one.ids))
-        return Episode(completion, one.is_finished, self._decode(one.ids), log_probs=one.log_probs)
+    def _episode(self, rollout: Rollout) -> Episode:
+        completion = Completion(rollout.ids, [True] * len(rollout.ids))
+        return Episode(completion, rollout.is_finished, self._decode(rollout.ids), log_probs=rollout.log_probs)
 
 
 def _with_process(judged: Judged, episode: Episode, truth: Mapping[str, Any], weight: float) -> Judged:
     """The reward with the process term, where it is on and the rollout has a conversation to look at."""
     if not weight or judged.reward is None or not episode.messages:
         return judged
-    said = Trajectory(episode.messages, final_text=episode.answer)
-    term = weight * ground(said, truth_of(truth)).process_reward
+    trajectory = Trajectory(episode.messages, final_text=episode.answer)
+    term = weight * ground(trajectory, truth_of(truth)).process_reward
     return replace(judged, reward=judged.reward + term, parts={**judged.parts, "grounding": term})
 
 
@@ -195,12 +194,14 @@ def recipe_scorer(
 
     def scorer(pairs: Sequence[tuple[Episode, Mapping[str, Any]]]) -> list[Judged]:
         episodes, rows = [episode for episode, _ in pairs], [row for _, row in pairs]
-        found = reward.many([one.answer for one in episodes], rows, [one.outage for one in episodes])
+        scores = reward.many([episode.answer for episode in episodes], rows, [episode.outage for episode in episodes])
         return [
-            Judged(None, one.reason)
-            if isinstance(one, Excluded)
-            else _with_process(Judged(one.reward, one.reason, one.parts, one.error_km), episode, row, weight)
-            for one, episode, row in zip(found, episodes, rows, strict=True)
+            Judged(None, scored.reason)
+            if isinstance(scored, Excluded)
+            else _with_process(
+                Judged(scored.reward, scored.reason, scored.parts, scored.error_km), episode, row, weight
+            )
+            for scored, episode, row in zip(scores, episodes, rows, strict=True)
         ]
 
     return scorer

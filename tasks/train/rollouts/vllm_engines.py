@@ -34,16 +34,16 @@ from torch.multiprocessing.reductions import reduce_tensor
 
 from schemas.errors import GeofixError
 from schemas.settings.train import RolloutVllmSettings
-from tasks.runtime.model_pools import VLLM_PYTHON, vllm_python
+from tasks.runtime.on_ray.model_pools import VLLM_PYTHON, vllm_python
 from tasks.train.encoding import Encoder
 from tasks.train.fast.adapters import merged_state
 from tasks.train.fast.model import FastModel
-from tasks.train.fast.packing import Sample
 from tasks.train.fast.padding import plain_state
 from tasks.train.rollouts import vllm_program
 from tasks.train.rollouts.engine import Rollout
 from tasks.train.rollouts.sampling import Sampling
 from tasks.train.rollouts.source import RolloutEngines
+from tasks.train.token_samples import Sample
 
 LOOK_S = 0.02  # between two looks for prompts that have come while others are being written
 LOG_LINES = 60
@@ -91,14 +91,14 @@ class VllmProcess:
         threading.Thread(target=_read, args=(self._connection, self._waiting), name="vllm", daemon=True).start()
         self.version: str = self._result(ready, settings.start_s)
 
-    def call(self, name: str, **given: Any) -> Future[Any]:
+    def call(self, name: str, **arguments: Any) -> Future[Any]:
         """Ask the program; the answer comes as a future."""
         answer: Future[Any] = Future()
         with self._lock:
             self._count += 1
             self._waiting[self._count] = answer
             try:
-                self._connection.send((self._count, name, given))
+                self._connection.send((self._count, name, arguments))
             except OSError as error:
                 raise self.failure("its process ended") from error
         return answer
@@ -110,9 +110,9 @@ class VllmProcess:
     def failure(self, why: str) -> GeofixError:
         """What went wrong, with the last error of vLLM's log; the end of that log goes into ours."""
         lines = self._log.read_text(errors="replace").splitlines() if self._log.exists() else []
-        said = [line.split("]")[-1].strip() for line in lines if "Error" in line and "root cause" not in line]
+        error_lines = [line.split("]")[-1].strip() for line in lines if "Error" in line and "root cause" not in line]
         logger.warning("the log of vLLM ends: %s", "\n".join(lines[-LOG_LINES:]))
-        return GeofixError(f"vLLM failed: {why}{f'; its log says: {said[-1][:300]}' if said else ''}")
+        return GeofixError(f"vLLM failed: {why}{f'; its log says: {error_lines[-1][:300]}' if error_lines else ''}")
 
     def close(self) -> None:
         """End it now."""
@@ -121,21 +121,21 @@ class VllmProcess:
 
     def _accepted(self, listener: Listener, until_s: float) -> Connection:
         """The program's connection, unless it ends before it has connected."""
-        found: Future[Connection] = Future()
+        connected: Future[Connection] = Future()
 
         def accept() -> None:
             try:
-                found.set_result(listener.accept())
+                connected.set_result(listener.accept())
             except (OSError, EOFError) as error:
-                found.set_exception(error)
+                connected.set_exception(error)
 
         threading.Thread(target=accept, daemon=True).start()
-        while not found.done():
+        while not connected.done():
             if self._process.poll() is not None or time.monotonic() > until_s:
                 raise self.failure("its program did not start")
             time.sleep(LOOK_S)
         listener.close()
-        return found.result()
+        return connected.result()
 
     def _result(self, answer: Future[Any], timeout_s: float | None) -> Any:
         try:
@@ -151,12 +151,12 @@ class VllmProcess:
 def _read(connection: Connection, waiting: dict[int, Future[Any]]) -> None:
     try:
         while True:
-            number, found = connection.recv()
+            number, value = connection.recv()
             answer = waiting.pop(number)
-            if isinstance(found, Exception):
-                answer.set_exception(found)
+            if isinstance(value, Exception):
+                answer.set_exception(value)
             else:
-                answer.set_result(found)
+                answer.set_result(value)
     except (EOFError, OSError):
         for answer in list(waiting.values()):
             answer.set_exception(EOFError())
@@ -229,23 +229,23 @@ class VllmEngines(RolloutEngines):
         process = self._opened()
         done: queue.SimpleQueue[tuple[int, Future[Any]]] = queue.SimpleQueue()
         is_plain = sampling.temperature in (0, 1)  # vLLM's log-probabilities are those before temperature
-        asked = answered = 0
+        sent = answered = 0
         while True:
-            while (prompt := take(asked == answered)) is not None:
+            while (prompt := take(sent == answered)) is not None:
                 answer = self._ask(process, prompt, size, new_tokens, sampling)
-                answer.add_done_callback(functools.partial(_put, done, asked))
-                asked += 1
-            if asked == answered:
+                answer.add_done_callback(functools.partial(_put, done, sent))
+                sent += 1
+            if sent == answered:
                 return
             try:
                 number, answer = done.get(timeout=LOOK_S)
             except queue.Empty:
                 continue
             answered += 1
-            found: list[tuple[list[int], list[float]]] = process.result(answer)
+            sampled: list[tuple[list[int], list[float]]] = process.result(answer)
             if not is_plain:
-                found = [(ids, [math.nan] * len(ids)) for ids, _ in found]
-            yield number, [Rollout(ids, given, ids[-1] in self._ends) for ids, given in found]
+                sampled = [(ids, [math.nan] * len(ids)) for ids, _ in sampled]
+            yield number, [Rollout(ids, log_probs, ids[-1] in self._ends) for ids, log_probs in sampled]
 
     def _ask(self, process: VllmProcess, prompt: Sample, size: int, new_tokens: int, sampling: Sampling) -> Future[Any]:
         pictures: list[tuple[str, Any]] = []
@@ -294,7 +294,7 @@ class VllmEngines(RolloutEngines):
     def _state(self) -> dict[str, torch.Tensor]:
         """The weights as a checkpoint has them: without padding, adapters added."""
         model = self._fast.model
-        return {name: one.contiguous() for name, one in merged_state(model, plain_state(model)).items()}
+        return {name: tensor.contiguous() for name, tensor in merged_state(model, plain_state(model)).items()}
 
 
 def _shared(state: dict[str, torch.Tensor], device: torch.device) -> dict[str, Any]:
@@ -302,9 +302,9 @@ def _shared(state: dict[str, torch.Tensor], device: torch.device) -> dict[str, A
     gpu = str(torch.cuda.get_device_properties(device).uuid)
     return {
         "names": list(state),
-        "dtype_names": [str(one.dtype).removeprefix("torch.") for one in state.values()],
-        "shapes": [list(one.shape) for one in state.values()],
-        "ipc_handles": [{gpu: reduce_tensor(one)[1]} for one in state.values()],
+        "dtype_names": [str(tensor.dtype).removeprefix("torch.") for tensor in state.values()],
+        "shapes": [list(tensor.shape) for tensor in state.values()],
+        "ipc_handles": [{gpu: reduce_tensor(tensor)[1]} for tensor in state.values()],
     }
 
 
@@ -312,7 +312,7 @@ def _save(state: dict[str, torch.Tensor], folder: Path) -> None:
     """A checkpoint; of weights that share memory, which safetensors refuses, copies."""
     seen: set[int] = set()
     apart: dict[str, torch.Tensor] = {}
-    for name, one in state.items():
-        apart[name] = one.clone() if one.data_ptr() in seen else one
-        seen.add(one.data_ptr())
+    for name, tensor in state.items():
+        apart[name] = tensor.clone() if tensor.data_ptr() in seen else tensor
+        seen.add(tensor.data_ptr())
     save_file(apart, folder / "model.safetensors", {"format": "pt"})

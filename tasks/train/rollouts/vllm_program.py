@@ -28,14 +28,14 @@ class Program:
         self._writing = threading.Lock()
         self._pictures: dict[str, Any] = {}  # of this generation, by their digest: each travels once
 
-    async def answer(self, number: int, name: str, given: dict[str, Any]) -> None:
+    async def answer(self, number: int, name: str, arguments: dict[str, Any]) -> None:
         """One request, with its error where it fails."""
         try:
-            found = await getattr(self, name)(**given)
+            result = await getattr(self, name)(**arguments)
         except Exception as error:  # noqa: BLE001 - said to the trainer, which raises it
-            found = RuntimeError(f"{type(error).__name__}: {error}")
+            result = RuntimeError(f"{type(error).__name__}: {error}")
         with self._writing:
-            self._connection.send((number, found))
+            self._connection.send((number, result))
 
     async def generate(
         self, ids: list[int], pictures: list[tuple[str, Any]], length: int, sampling: dict[str, Any]
@@ -46,16 +46,19 @@ class Program:
 
         prompt: dict[str, Any] = {"prompt_token_ids": ids}
         if pictures:
-            prompt["multi_modal_data"] = {"image": [self._picture(*one) for one in pictures]}
+            prompt["multi_modal_data"] = {"image": [self._picture(*picture) for picture in pictures]}
         params = SamplingParams(
             **sampling, logprobs=0, detokenize=False, ignore_eos=True, output_kind=RequestOutputKind.FINAL_ONLY
         )
-        [last] = [found async for found in self._engine.generate(prompt, params, os.urandom(8).hex())]
+        [last] = [output async for output in self._engine.generate(prompt, params, os.urandom(8).hex())]
         if len(last.prompt_token_ids) != length:
             raise ValueError(f"vLLM read {len(last.prompt_token_ids)} tokens of a prompt, the trainer wrote {length}")
         return [
-            (list(one.token_ids), [at[token].logprob for at, token in zip(one.logprobs, one.token_ids, strict=True)])
-            for one in last.outputs
+            (
+                list(output.token_ids),
+                [at[token].logprob for at, token in zip(output.logprobs, output.token_ids, strict=True)],
+            )
+            for output in last.outputs
         ]
 
     def _picture(self, digest: str, pixels: Any) -> Any:

@@ -289,7 +289,7 @@ def test_a_wrong_token_names_its_variable_and_marks_nothing(
         assert is_async
         yield from asyncio.run(each())
 
-    monkeypatch.setattr("tasks.runtime.pool.spread", here)
+    monkeypatch.setattr("tasks.runtime.on_ray.pool.spread", here)
     token = "MLY|1234567890123456|badbadbadbadbadbadbadbadbadbadba"
     services = ServicesSettings(mapillary=MapillaryEndpoint(base_url=f"{offline_url}/mapillary", public_key=None))
     context = Context(Lake(tmp_path / "lake"), connect(services, {"MAPILLARY_TOKEN": token}, ["mapillary"]))

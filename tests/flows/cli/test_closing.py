@@ -13,7 +13,7 @@ from flows.cli.command import Call
 from schemas.messages import Usage
 from tasks.evaluate.score_report import side_by_side
 from tasks.lake import Commit, Lake
-from tasks.runtime.outcome import StageResult
+from tasks.runtime.items.outcome import StageResult
 
 
 def result(stage: str, rejects: dict[str, int]) -> StageResult:

@@ -34,7 +34,7 @@ def jpeg(seed: int) -> bytes:
 @pytest.mark.parametrize(
     ("name", "content", "options", "words"),
     [
-        ("none.csv", None, [], ["none.csv", "no such file"]),
+        ("none.csv", None, [], ["none.csv", "No such file"]),
         ("t.csv", "", [], ["is empty"]),
         ("t.pdf", "x", [], [".csv", ".parquet"]),
         ("t.csv", "id,path,lat,lon\na,a.jpg,48.5,2.5\n", [], ["no column licence", "--licence 'CC BY 4.0'"]),
@@ -51,7 +51,7 @@ def jpeg(seed: int) -> bytes:
         ("mapillary.csv", HEADER + "a,a.jpg,1,2,CC0,x\n", [], ["cannot be called 'mapillary'", "--name"]),
         ("t.csv", HEADER + "a,a.jpg,1,2,CC0,x\n", ["--swap-lat-lon", "--keep-lat-lon"], ["contradict"]),
         ("t.csv", HEADER.encode() + b"a,a.jpg,1,2,CC0,Jos\xe9\n", [], ["line 2 is not UTF-8", "--encoding cp1252"]),
-        ("t.csv", HEADER + "1e17,a.jpg,1,2,CC0,x\n2e17,a.jpg,1,2,CC0,x\n3e17,a.jpg,1,2,CC0,x\n", [], ["3 of 3 ids"]),
+        ("t.csv", HEADER + "1e+17,a.jpg,1,2,CC0,x\n2e+17,a.jpg,1,2,CC0,x\n3e+17,a.jpg,1,2,CC0,x\n", [], ["3 of 3 ids"]),
     ],
 )
 def test_tables_that_cannot_be_taken(

@@ -15,7 +15,7 @@ from flows.cli.show import show_table
 from schemas.errors import GeofixError
 from tasks.lake import Commit, Lake
 from tasks.lake.trace import trace
-from tasks.runtime.identity import code_version
+from tasks.runtime.items.identity import code_version
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 MESSAGE = "mapillary answered something odd: " + " ".join(f"word{k:03d}" for k in range(60))

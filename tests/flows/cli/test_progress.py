@@ -11,7 +11,7 @@ from rich.console import Console
 
 from flows.cli import progress
 from flows.cli.progress import Bars, Lines, Pace, duration, summary
-from tasks.runtime.outcome import Tick
+from tasks.runtime.items.outcome import Tick
 from tasks.runtime.steps import StepFile, Steps
 
 

@@ -164,7 +164,7 @@ def test_a_killed_run_is_not_asked_for_again(earth: Any, tmp_path: Path, in_proc
     first = earth.log("requests")
     earth.forget()
 
-    with killed_at("tasks.runtime.committer.Batch.commit", "tasks.runtime.ledger.Ledger.close"):
+    with killed_at("tasks.runtime.items.committer.Batch.commit", "tasks.runtime.items.ledger.Ledger.close"):
         run(street_view.STAGE, SETTINGS, earth.context(killed))
     assert killed.existing() == ["places"]
     assert earth.log("requests") == first
@@ -212,7 +212,7 @@ def test_what_a_killed_run_found_unusable_is_not_fetched_again(
     earth.plan(lake, 3)
     strict = SETTINGS.model_copy(update={"panorama_min_pixels": 10**9, "photo_min_pixels": 10**9})
 
-    with killed_at("tasks.runtime.committer.Batch.commit", "tasks.runtime.ledger.Ledger.close"):
+    with killed_at("tasks.runtime.items.committer.Batch.commit", "tasks.runtime.items.ledger.Ledger.close"):
         run(street_view.STAGE, strict, earth.context(lake))
     first = earth.log("requests")
     assert run(street_view.STAGE, strict, earth.context(lake)).rejected == 3

@@ -11,8 +11,8 @@ from tasks.difficulty.regime import _row as row_of
 from tasks.difficulty.regime import measure_difficulty, regime, table8
 from tasks.difficulty.report import without_variance
 from tasks.geo.distance import distance_km
-from tasks.train.fast.grouped import Completion
 from tasks.train.rollouts.source import Episode, recipe_scorer
+from tasks.train.token_samples import Completion
 
 THRESHOLDS = (1.0, 25.0, 200.0, 750.0)
 errors = st.lists(st.none() | st.floats(0, 20_000), min_size=8, max_size=8)

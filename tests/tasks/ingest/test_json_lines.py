@@ -12,7 +12,6 @@ from schemas.settings.plan import PlanSettings
 from tasks.ingest import TableRefused
 from tasks.ingest.rows import item_batches
 from tasks.ingest.survey import survey_rows
-from tasks.ingest.table import MOST_NAMES, open_table
 
 ROW = {"id": "a", "path": "a.jpg", "lat": 48.5, "lon": 2.5}
 SETTINGS = IngestSettings(keep_lat_lon=True, licence="CC BY 4.0", attribution="Ana", split="train")
@@ -49,22 +48,3 @@ def test_rows_that_name_the_same_thing_differently(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text("id,path,Latitude,Longitude,lat\na,a.jpg,48,2,10\n")
     with pytest.raises(TableRefused, match="columns lat, Latitude may each be the lat"):
         survey_rows(tmp_path / "t.csv", SETTINGS)
-    found = survey_rows(write(tmp_path, [ROW, {**ROW, "id": "b", "file": "b.jpg"}]), SETTINGS)
-    assert found.notes == ("column file is not read: path is taken for path",)
-
-
-def test_a_field_that_stands_twice(tmp_path: Path, rows_of: Any) -> None:
-    path = tmp_path / "photos.jsonl"
-    path.write_text('{"id": "a", "lat": 48, "lon": 2, "lat": 51}\n{"id": "b", "lat": 48, "lon": 2}\n')
-    with pytest.raises(TableRefused, match=r"line 1 is not JSON \(field 'lat' stands twice\)"):
-        open_table(path)
-    path.write_text("".join(reversed(path.read_text().splitlines(keepends=True))))
-    found = dict(rows_of(open_table(path), "id"))
-    assert found[1] == ("b",) and found[2].reason == "unreadable_row"
-    assert "'lat' stands twice" in found[2].problem
-
-
-def test_fields_without_end(tmp_path: Path) -> None:
-    path = write(tmp_path, [{f"field {n}": 1} for n in range(MOST_NAMES + 1)])
-    with pytest.raises(TableRefused, match=f"different fields up to line {MOST_NAMES + 1}"):
-        open_table(path)

@@ -21,7 +21,7 @@ from tasks.geo.distance import distance_km
 from tasks.imaging.decode import Encoded
 from tasks.imaging.images import inspect
 from tasks.ingest import photo as photo_module
-from tasks.ingest.photo import Photo, PixelSemaphore, prepare
+from tasks.ingest.photo import Photo, prepare
 from tasks.ingest.refusal import FIXES, Refusal
 from tasks.ingest.tags import read_tags
 
@@ -84,7 +84,7 @@ def bomb() -> bytes:
         (saved("GIF"), "unsupported_format"),
         (b"\0\0\0\x18ftypheic" + bytes(100), "truncated"),
         (b"\0\0\0\x18ftypavif" + bytes(100), "unsupported_format"),
-        (b"%PDF-1.7", "unsupported_format"),
+        (b"%PDF-1.7", "not_an_image"),
         (animated("GIF"), "animated"),
         (animated("PNG"), "animated"),
         (animated("WEBP"), "animated"),
@@ -374,30 +374,7 @@ def test_no_damage_breaks_the_reading(seed: int, flips: int) -> None:
         assert found.reason in FIXES
 
 
-WAIT_S = 300  # only ever waited for in full by a test that fails
-
-
-def test_who_does_not_fit_waits() -> None:
-    pixels, order = PixelSemaphore(100), []
-
-    def late() -> None:
-        with pixels.acquire(50):
-            order.append("late")
-
-    with ThreadPoolExecutor(1) as pool:
-        with pixels.acquire(40), pixels.acquire(20):
-            waiting = pool.submit(late)
-            order.append("the first two")
-        waiting.result(WAIT_S)
-    assert order == ["the first two", "late"]
-    with pytest.raises(ZeroDivisionError), pixels.acquire(1000):  # the largest picture gets all there is
-        raise ZeroDivisionError
-    with pixels.acquire(100):  # and gave it back
-        pass
-
-
-def test_pictures_in_threads_stay_within_the_pixels(darkroom: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    size = 400 * 300
+def test_large_pictures_are_worked_on_one_by_one(darkroom: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     lock, now, most = threading.Lock(), 0, 0
     cleaned = photo_module.cleaned
 
@@ -413,12 +390,11 @@ def test_pictures_in_threads_stay_within_the_pixels(darkroom: Any, monkeypatch: 
                 now -= 1
 
     monkeypatch.setattr(photo_module, "cleaned", counted)
-    pixels, data, item = PixelSemaphore(2 * size + 1), darkroom.jpeg(), {"lat": 48.5, "lon": 2.5, "kind": None}
+    monkeypatch.setattr(photo_module, "LARGE_PIXELS", 400 * 300 - 1)
+    data, item = darkroom.jpeg(), {"lat": 48.5, "lon": 2.5, "kind": None}
     with ThreadPoolExecutor(8) as pool:
-        found = list(pool.map(lambda _: prepare(data, item, PictureRules(), pixels), range(40)))
-    assert all(isinstance(one, Photo) for one in found) and 1 <= most <= 2
-    # A refused picture gives its pixels back as well.
-    small = PixelSemaphore(size)
-    for _ in range(3):
-        refused = prepare(data, item, PictureRules(min_pixels=10**6), small)
+        found = list(pool.map(lambda _: prepare(data, item, PictureRules()), range(40)))
+    assert all(isinstance(one, Photo) for one in found) and most == 1
+    for _ in range(3):  # one that is refused makes room for the next
+        refused = prepare(data, item, PictureRules(min_pixels=10**6))
         assert isinstance(refused, Refusal) and refused.reason == "too_small"

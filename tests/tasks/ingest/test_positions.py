@@ -15,15 +15,11 @@ LAT, LON, COUNTRY = TOWNS["lat"].to_numpy(), TOWNS["lon"].to_numpy(), TOWNS["cou
 Floats = NDArray[np.float64]
 
 
-def counted(lat: Floats, lon: Floats, country: NDArray[np.int64] | None = None) -> Positions:
+def verdict(lat: Floats, lon: Floats, country: NDArray[np.int64] | None = None) -> str | None:
     positions = Positions()
     named = np.zeros(len(lat), dtype=np.int64) if country is None else country
     positions.observe(np.arange(2, len(lat) + 2), lat, lon, named)
-    return positions
-
-
-def verdict(lat: Floats, lon: Floats, country: NDArray[np.int64] | None = None) -> str | None:
-    return counted(lat, lon, country).why_exchanged("line")
+    return positions.why_exchanged("line")
 
 
 @settings(max_examples=40, deadline=None)
@@ -37,26 +33,17 @@ def test_towns_of_the_world(seed: int, count: int) -> None:
 
 def test_towns_of_one_country() -> None:
     rng = np.random.default_rng(1)
-    proved, hinted, silent = [], [], []
+    proved = []
     for code in sorted(set(COUNTRY)):
         mine = np.flatnonzero(code == COUNTRY)
         if len(mine) < 10:
             continue
         mine = rng.permutation(mine)[:200]
         assert verdict(LAT[mine], LON[mine]) is None, f"{code} is right as it stands"
-        assert counted(LAT[mine], LON[mine]).hint() is None, code
-        exchanged = counted(LON[mine], LAT[mine])
-        (proved if exchanged.why_exchanged("line") else hinted if exchanged.hint() else silent).append(code)
+        if verdict(LON[mine], LAT[mine]):
+            proved.append(code)
     assert {"US", "FR", "DE", "GB", "JP", "BR", "IN", "AU", "ZA", "CA", "AR", "CN", "KE"} <= set(proved)
-    assert len(proved) > 140 and len(hinted) > 30 and len(silent) < 20
-
-
-def test_where_it_cannot_be_proved_it_is_hinted_at() -> None:
-    mine = np.flatnonzero(COUNTRY == "HU")  # exchanged it lies in the desert of Yemen, on land
-    lat, lon = LAT[mine], LON[mine]
-    assert counted(lat, lon).hint() is None
-    assert verdict(lon, lat) is None
-    assert "far from any town" in (counted(lon, lat).hint() or "")
+    assert len(proved) > 140
 
 
 def test_where_land_is_land_either_way_the_named_country_tells() -> None:

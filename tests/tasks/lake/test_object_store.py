@@ -24,8 +24,8 @@ from tasks.lake.image_store import CorruptImage
 from tasks.lake.maintain import maintain, vacuum
 from tasks.lake.object_blobs import ObjectBlobs
 from tasks.lake.verify import verify
+from tasks.runtime.items.stage_lock import stage_lock
 from tasks.runtime.report import MADE_FROM, report_folder, write_files
-from tasks.runtime.stage_lock import stage_lock
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,7 @@ import pytest
 
 from flows.servers import Server, free_port
 from tasks.lake import Lake
-from tasks.runtime.stage_lock import stage_lock
+from tasks.runtime.items.stage_lock import stage_lock
 
 
 def _open_to_others(folder: Path) -> list[str]:

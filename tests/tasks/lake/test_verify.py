@@ -13,7 +13,7 @@ from schemas.errors import LakeError
 from tasks.lake import Commit, Lake
 from tasks.lake.backup import copy_lake
 from tasks.lake.verify import Problem, verify
-from tasks.runtime.stage_table import StageTable
+from tasks.runtime.items.stage_table import StageTable
 
 
 def place(name: str) -> dict[str, object]:

@@ -12,7 +12,7 @@ from tasks.lake import Commit, Lake
 from tasks.lake.reading import newest_versions
 from tasks.lake.table_schema import to_arrow
 from tasks.lake.trace import trace
-from tasks.runtime.stage_table import StageTable, items_of
+from tasks.runtime.items.stage_table import StageTable, items_of
 
 
 def test_the_live_version_counts_and_else_the_newest() -> None:

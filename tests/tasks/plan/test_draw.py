@@ -17,7 +17,7 @@ from tasks.plan.draw import draw
 from tasks.plan.quota import country_quotas
 from tasks.plan.spacing import Spacing
 from tasks.plan.stage import plan_identity, plan_places
-from tasks.runtime.identity import digest
+from tasks.runtime.items.identity import digest
 
 
 def check(places: pl.DataFrame, settings: PlanSettings) -> None:

@@ -39,8 +39,8 @@ from tasks.runtime.runner import Context, run
 from tasks.services import Chat, connect
 from tasks.synthesize import STAGES as SYNTHESIZE
 from tasks.train import PHASES as TRAIN
-from tasks.train.fast.grouped import Completion
 from tasks.train.rollouts.source import EmbeddedRollouts, Episode, recipe_scorer
+from tasks.train.token_samples import Completion
 
 ROOT = Path(__file__).resolve().parents[3]
 

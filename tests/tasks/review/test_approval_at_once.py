@@ -7,7 +7,7 @@ from typing import Any
 
 from tasks.lake import Commit, Lake
 from tasks.review import auto_approve
-from tasks.runtime.stage_lock import stage_lock
+from tasks.runtime.items.stage_lock import stage_lock
 
 
 def row(made_from: str, **more: Any) -> dict[str, Any]:

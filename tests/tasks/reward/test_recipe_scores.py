@@ -25,8 +25,8 @@ from tasks.reward.outcome import Excluded, Scored, Truth
 from tasks.reward.services import RewardDeps
 from tasks.services.errors import ServiceError
 from tasks.train import verl_hook
-from tasks.train.fast.grouped import Completion
 from tasks.train.rollouts.source import Episode, recipe_scorer
+from tasks.train.token_samples import Completion
 
 PARIS = Truth(48.8566, 2.3522, Address("France", "Île-de-France", "Paris"))
 LOS_ANGELES = Truth(34.05, -118.24, Address("United States", "California", "Los Angeles"))

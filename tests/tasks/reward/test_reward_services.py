@@ -11,8 +11,8 @@ from infra.offline.server import create_app, serving
 from infra.offline.world import World
 from schemas.settings.services import ServicesSettings
 from tasks.services import Connections, connect
-from tasks.train.fast.grouped import Completion
 from tasks.train.rollouts.source import Episode, Judged, recipe_scorer
+from tasks.train.token_samples import Completion
 
 BARCELONA = {"lat": 41.3888, "lon": 2.159, "country": "Spain", "region": "Catalonia", "city": "Barcelona"}
 CLOSED = "http://127.0.0.1:9"  # the port of a service that no machine offers

@@ -63,7 +63,7 @@ def test_what_was_never_measured_is_a_default_and_says_so(context: Context) -> N
     (found,) = estimate([stage()], {"s": Settings()}, context)
     assert (found.items, found.measured) == (8, 0)
     assert found.seconds == 8 * DEFAULT_SECONDS and found.requests == {"mapillary": 8 * DEFAULT_REQUESTS}
-    assert found.calls == 8 and found.cost_usd == pytest.approx(8 * (2000 * 100 + 500 * 1000) / 1e6)
+    assert found.calls == 8 and found.usage.cost_usd == pytest.approx(8 * (2000 * 100 + 500 * 1000) / 1e6)
 
 
 def test_the_last_runs_are_multiplied(context: Context) -> None:
@@ -83,8 +83,10 @@ def test_the_last_runs_are_multiplied(context: Context) -> None:
     assert found.requests == {"mapillary search": pytest.approx(24)} and found.bytes["mapillary search"] == 800
     # three calls for two items
     assert found.calls == pytest.approx(12)
-    assert found.cost_usd == pytest.approx(12 * (100 * 100 + 10 * 1000) / 1e6), "at the price of today, not of then"
-    assert (found.prompt_tokens, found.completion_tokens) == (pytest.approx(1200), pytest.approx(120))
+    assert found.usage.cost_usd == pytest.approx(12 * (100 * 100 + 10 * 1000) / 1e6), (
+        "at the price of today, not of then"
+    )
+    assert (found.usage.prompt_tokens, found.usage.completion_tokens) == (pytest.approx(1200), pytest.approx(120))
 
 
 def test_a_price_that_is_not_known_leaves_the_money_unknown(context: Context) -> None:
@@ -93,7 +95,7 @@ def test_a_price_that_is_not_known_leaves_the_money_unknown(context: Context) ->
     models = models.model_copy(update={"roles": {"judge": Role(endpoint="own", model="judge")}})
     unpriced = replace(context, connections=connect(ServicesSettings(), {}, models=models))
     (found,) = estimate([stage()], {"s": Settings()}, unpriced)
-    assert found.cost_usd is None and found.calls == 8
+    assert found.usage.cost_usd is None and found.calls == 8
 
 
 def test_history_is_of_the_model_that_will_be_asked(context: Context) -> None:
@@ -102,10 +104,14 @@ def test_history_is_of_the_model_that_will_be_asked(context: Context) -> None:
     for item in ("a", "b"):
         asked(context.lake, 1, item, 0.0, model="another")
     (found,) = estimate([stage()], {"s": Settings()}, context)
-    assert found.measured == 0 and found.cost_usd == pytest.approx(8 * (2000 * 100 + 500 * 1000) / 1e6)
+    assert found.measured == 0 and found.usage.cost_usd == pytest.approx(8 * (2000 * 100 + 500 * 1000) / 1e6)
     asked(context.lake, 1, "a", 0.0)
     (found,) = estimate([stage()], {"s": Settings()}, context)
-    assert found.measured == 8 and found.prompt_tokens == pytest.approx(800) and found.cost_usd == pytest.approx(0.16)
+    assert (
+        found.measured == 8
+        and found.usage.prompt_tokens == pytest.approx(800)
+        and found.usage.cost_usd == pytest.approx(0.16)
+    )
 
 
 def test_tokens_a_minute_are_the_least_time(context: Context) -> None:

@@ -5,7 +5,7 @@ import sys
 
 _SCRIPT = """
 import gc, weakref
-from tasks.runtime.chunk import GC_THRESHOLDS, freeze_gc
+from tasks.runtime.items.chunk import GC_THRESHOLDS, freeze_gc
 open_context = [[] for _ in range(5000)]
 freeze_gc()
 assert gc.get_freeze_count() > 5000

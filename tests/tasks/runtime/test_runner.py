@@ -23,7 +23,7 @@ from schemas.settings.base import OPERATIONAL, Settings
 from schemas.settings.services import ServicesSettings
 from schemas.settings.spread import SpreadSettings
 from tasks.lake import Lake
-from tasks.runtime.ray_start import stop_ray
+from tasks.runtime.on_ray.start import stop_ray
 from tasks.runtime.runner import (
     ColumnStage,
     Context,
@@ -299,7 +299,7 @@ def test_a_kept_item_must_leave_a_mark(context: Context) -> None:
 
 
 def test_a_stage_that_loses_a_row_is_an_error(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
-    from tasks.runtime import pool
+    from tasks.runtime.on_ray import pool
 
     def lossy(*arguments: Any, **more: Any) -> Iterator[Any]:
         results = list(real(*arguments, **more))

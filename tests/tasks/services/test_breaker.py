@@ -155,13 +155,13 @@ class TestGate:
     async def test_requests_at_once_follow_the_gate(self, server, reply):
         server.says(reply(delay_s=0.02))
         client = server.client(HttpClient, max_concurrency=3)
-        await asyncio.gather(*(client.request("GET", "/x") for _ in range(20)))
+        await asyncio.gather(*(client.get("/x") for _ in range(20)))
         assert len(server.asked) == 20 and server.most_at_once <= 3
 
     async def test_a_rate_limit_cuts_the_gate_of_its_host_only(self, server, reply):
         server.says(reply(429), reply())
         client = server.client(HttpClient)
-        await client.request("GET", "/x")
+        await client.get("/x")
         gate = host_limits("mapillary", client.endpoint, "", server.url).concurrency
         assert gate.limit == START / 2 and gate.inside == 0
         assert host_limits("mapillary", client.endpoint, "picture", server.url).concurrency.limit == START
@@ -237,22 +237,22 @@ class TestBreaker:
         server.says(reply())
         settings = {"outage_after": 4, "outage_pause_s": 0.05, "max_wait_s": 0.2, "outage_patience_s": 60}
         client = server.client(HttpClient, max_attempts=20, max_concurrency=2, **settings)
-        await client.request("GET", "/x")
+        await client.get("/x")
         server.asked.clear()
         server.says(*[reply(503)] * 8, reply())
-        answers = await asyncio.gather(*(client.request("GET", "/x") for _ in range(30)))
+        answers = await asyncio.gather(*(client.get("/x") for _ in range(30)))
         assert len(answers) == 30 and len(server.asked) == 30 + 8
 
     async def test_patience_has_an_end(self, server, reply):
         server.says(reply())
         client = server.client(HttpClient, max_attempts=1, outage_after=2, outage_pause_s=30, outage_patience_s=0.05)
-        await client.request("GET", "/x")
+        await client.get("/x")
         server.says(reply(503))
         server.asked.clear()
         failures = []
         for _ in range(6):
             with pytest.raises(ServiceError) as caught:
-                await client.request("GET", "/x?access_token=hidden")
+                await client.get("/x?access_token=hidden")
             failures.append(caught.value)
         assert len(server.asked) == 2 and {error.kind for error in failures} == {"outage"}
         assert "not asked" in str(failures[-1]) and "hidden" not in str(failures[-1])
@@ -286,12 +286,12 @@ class TestBreaker:
     async def test_pages_in_place_of_answers_open_it(self, server, reply):
         server.says(reply())
         client = server.client(HttpClient, max_attempts=2, outage_after=3, outage_pause_s=30, outage_patience_s=0)
-        await client.request("GET", "/x")
+        await client.get("/x")
         server.says(reply(200, b"<html>sorry</html>", "text/html"))
         server.asked.clear()
         for _ in range(6):
             with pytest.raises(ServiceError) as caught:
-                await client.request("GET", "/x")
+                await client.get("/x")
             assert caught.value.kind == "outage" and caught.value.retryable
         assert len(server.asked) == 3 and "not asked" in str(caught.value)
 
@@ -301,7 +301,7 @@ class TestBreaker:
         )
         for _ in range(4):
             with pytest.raises(ServiceError) as caught:
-                await asyncio.wait_for(client.request("GET", "/x"), 300)
+                await asyncio.wait_for(client.get("/x"), 300)
             assert caught.value.kind == "outage" and "cannot be reached (ClientConnectorError)" in str(caught.value)
 
     async def test_refusals_are_no_outage(self, server, reply):
@@ -309,6 +309,6 @@ class TestBreaker:
         client = server.client(HttpClient, outage_after=2)
         for _ in range(8):
             with pytest.raises(ServiceError) as caught:
-                await client.request("GET", "/x")
+                await client.get("/x")
             assert caught.value.kind == "not_found"
         assert len(server.asked) == 8

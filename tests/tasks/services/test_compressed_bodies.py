@@ -16,7 +16,7 @@ class TestCompressedBodies:
     async def refusal(self, server, reply, body: bytes, encoding: str) -> ServiceError:
         server.says(reply(200, body, headers={"Content-Encoding": encoding}))
         with pytest.raises(ServiceError) as caught:
-            await server.client(HttpClient, max_body_mb=2, max_attempts=2, backoff_s=0).request("GET", "/x")
+            await server.client(HttpClient, max_body_mb=2, max_attempts=2, backoff_s=0).get("/x")
         return caught.value
 
     async def test_we_ask_for_gzip_and_read_it(self, server, reply):

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from schemas.settings.services import Endpoint
 from tasks.services.errors import ServiceError, safe_text, safe_url
-from tasks.services.http import HttpClient
+from tasks.services.http import Expected, HttpClient
 from tasks.services.transport import Connection
 
 
@@ -37,8 +37,8 @@ async def test_we_say_who_we_are_and_where_to_reach_us_on_every_request(server, 
     assert re.fullmatch(r"geofix/\d+\.\d+.*", connection.endpoint.user_agent)
     server.says(reply())
     http = HttpClient(connection)
-    await http.request("GET", "/x")
-    await http.request("GET", url=f"{server.url}/elsewhere")
+    await http.get("/x")
+    await http.fetch(f"{server.url}/elsewhere")
     assert [asked.headers["user-agent"] for asked in server.asked] == [
         f"{connection.endpoint.user_agent} (+https://example.org/us)"
     ] * 2
@@ -64,21 +64,21 @@ async def test_we_say_who_we_are_and_where_to_reach_us_on_every_request(server, 
 )
 async def test_status_decides_kind_and_whether_to_try_again(server, reply, status, kind, retryable):
     server.says(reply(status, b"429 in the text means nothing", "text/plain"))
-    error = await failure(server.client(HttpClient, max_attempts=3, limit_patience_s=0).request("GET", "/x"))
+    error = await failure(server.client(HttpClient, max_attempts=3, limit_patience_s=0).get("/x"))
     assert (error.kind, error.status, error.retryable) == (kind, status, retryable)
     assert len(server.asked) == error.attempts == (3 if retryable else 1)
 
 
 async def test_a_page_of_a_firewall_is_a_ban_that_is_not_asked_again(server, reply):
     server.says(reply(403, b"<html>Access denied</html>", "text/html"))
-    error = await failure(server.client(HttpClient, max_attempts=3).request("GET", "/x"))
+    error = await failure(server.client(HttpClient, max_attempts=3).get("/x"))
     assert (error.kind, error.retryable, len(server.asked)) == ("banned", False, 1)
     assert "requests_per_minute" in str(error) and "key" not in str(error)
 
 
 async def test_a_redirect_says_where_it_would_lead_and_no_secret(server, reply):
     server.says(reply(302, headers={"Location": "https://login.example/in?token=hidden"}))
-    error = await failure(server.client(HttpClient).request("GET", "/x"))
+    error = await failure(server.client(HttpClient).get("/x"))
     assert "to https://login.example/in" in str(error) and "hidden" not in str(error)
     assert error.kind == "blocked" and len(server.asked) == 1
 
@@ -97,14 +97,14 @@ async def test_it_recovers_and_counts_its_attempts(server, reply):
 
 async def test_waits_grow_twofold_up_to_the_ceiling(server, reply):
     server.says(reply(503))
-    await failure(server.client(HttpClient, max_attempts=6, backoff_s=1, max_wait_s=5).request("GET", "/x"))
+    await failure(server.client(HttpClient, max_attempts=6, backoff_s=1, max_wait_s=5).get("/x"))
     assert server.slept_s == [1, 2, 4, 5, 5]
 
 
 @pytest.mark.parametrize("status", [429, 503])
 async def test_retry_after_in_seconds_is_obeyed(server, reply, status):
     server.says(reply(status, headers={"Retry-After": "7"}), reply())
-    await server.client(HttpClient).request("GET", "/x")
+    await server.client(HttpClient).get("/x")
     (slept_s,) = server.slept_s
     assert 0 < slept_s <= 7  # to that moment: what had passed of it since is not waited again
 
@@ -112,37 +112,37 @@ async def test_retry_after_in_seconds_is_obeyed(server, reply, status):
 async def test_retry_after_as_a_date_is_obeyed(server, reply):
     server.says(reply(503, headers={"Retry-After": "Thu, 01 Jan 1970 00:01:40 GMT"}), reply())
     http = HttpClient(server.connection(), sleep=server.sleep, now=lambda: 90.0)
-    await http.request("GET", "/x")
+    await http.get("/x")
     assert server.slept_s == [10]
 
 
 async def test_unreadable_retry_after_falls_back_to_jitter(server, reply):
     server.says(reply(429, headers={"Retry-After": "soon"}), reply())
-    await server.client(HttpClient, backoff_s=0.25).request("GET", "/x")
+    await server.client(HttpClient, backoff_s=0.25).get("/x")
     assert server.slept_s == [0.25]
 
 
 async def test_a_longer_retry_after_than_we_wait_gives_up_at_once(server, reply):
     server.says(reply(429, headers={"Retry-After": "3600"}))
-    error = await failure(server.client(HttpClient, max_wait_s=60).request("GET", "/x"))
+    error = await failure(server.client(HttpClient, max_wait_s=60).get("/x"))
     assert error.kind == "rate_limit" and error.retryable and len(server.asked) == 1 and server.slept_s == []
 
 
 async def test_a_slow_answer_is_a_timeout(server, reply):
     server.says(reply(delay_s=5))
     for impatience in ({"timeout_s": 0.1}, {"total_timeout_s": 0.1}):
-        error = await failure(server.client(HttpClient, max_attempts=1, **impatience).request("GET", "/x"))
+        error = await failure(server.client(HttpClient, max_attempts=1, **impatience).get("/x"))
         assert error.kind == "timeout" and error.retryable
 
 
 async def test_a_cut_connection_is_an_outage(server, reply):
     server.says(reply(hang_up=True))
-    error = await failure(server.client(HttpClient, max_attempts=2).request("GET", "/x"))
+    error = await failure(server.client(HttpClient, max_attempts=2).get("/x"))
     assert error.kind == "outage" and len(server.asked) == 2
 
 
 async def test_nobody_listening_is_an_outage(server):
-    error = await failure(server.client(HttpClient, max_attempts=1, base_url="http://127.0.0.1:9").request("GET", "/x"))
+    error = await failure(server.client(HttpClient, max_attempts=1, base_url="http://127.0.0.1:9").get("/x"))
     assert error.kind == "outage" and error.retryable
 
 
@@ -151,15 +151,15 @@ async def test_a_truncated_body_is_never_passed_on(server, reply):
     value, _ = await server.client(HttpClient).request_json("GET", "/x")
     assert value == {"a": 2} and len(server.asked) == 2
     server.says(reply(body=b'{"a": 1}', length=100))
-    assert (await failure(server.client(HttpClient, max_attempts=1).request("GET", "/x"))).kind == "bad_response"
+    assert (await failure(server.client(HttpClient, max_attempts=1).get("/x"))).kind == "bad_response"
 
 
 async def test_an_html_page_under_status_200_is_not_an_answer(server, reply):
     server.says(reply(body=b"<html>login</html>", content_type="text/html"))
-    error = await failure(server.client(HttpClient, max_attempts=2).request("GET", "/x"))
+    error = await failure(server.client(HttpClient, max_attempts=2).get("/x"))
     assert error.kind == "outage" and len(server.asked) == 2
     server.says(reply(content_type=None))
-    assert (await failure(server.client(HttpClient, max_attempts=1).request("GET", "/x"))).kind == "bad_response"
+    assert (await failure(server.client(HttpClient, max_attempts=1).get("/x"))).kind == "bad_response"
 
 
 async def test_wrong_json_is_a_bad_response_that_may_pass(server, reply):
@@ -171,13 +171,13 @@ async def test_wrong_json_is_a_bad_response_that_may_pass(server, reply):
 
 async def test_a_body_over_the_limit_is_dropped(server, reply):
     server.says(reply(body=b'"' + b"a" * 30_000 + b'"'))
-    error = await failure(server.client(HttpClient, max_body_mb=0.01).request("GET", "/x"))
+    error = await failure(server.client(HttpClient, max_body_mb=0.01).get("/x"))
     assert error.kind == "bad_response" and len(server.asked) == 1
 
 
 async def test_redirects_are_not_followed(server, reply):
     server.says(reply(302, headers={"Location": f"{server.url}/elsewhere"}))
-    await failure(server.client(HttpClient).request("GET", "/x"))
+    await failure(server.client(HttpClient).get("/x"))
     assert len(server.asked) == 1
 
 
@@ -188,13 +188,13 @@ async def test_no_error_or_log_line_holds_a_secret(server, reply, secret, caplog
     for status in (400, 401, 403, 404, 429, 500, 504):
         server.says(reply(status, echo, "text/plain", {"Retry-After": "1"}))
         client = server.client(HttpClient, max_attempts=2)
-        for asking in (client.request("GET", "/x", params={"access_token": secret}), client.request("GET", url=signed)):
+        for asking in (client.get("/x", params={"access_token": secret}), client.fetch(signed)):
             error = await failure(asking)
             shown = "".join(traceback.format_exception(error)) + repr(error) + repr(pickle.loads(pickle.dumps(error)))
             assert secret not in shown and "00_signature" not in shown and "6543" not in shown
     for broken in (reply(hang_up=True), reply(length=9999), reply(content_type="text/html"), reply(body=b"no")):
         server.says(broken)
-        error = await failure(server.client(HttpClient, max_attempts=1).request_json("GET", "", url=signed))
+        error = await failure(server.client(HttpClient, max_attempts=1).fetch(signed, expected=Expected(is_json=True)))
         shown = "".join(traceback.format_exception(error))
         assert secret not in shown and "00_signature" not in shown
     assert secret not in caplog.text and "00_signature" not in caplog.text
@@ -203,7 +203,7 @@ async def test_no_error_or_log_line_holds_a_secret(server, reply, secret, caplog
 async def test_our_key_never_goes_to_another_address(server, reply):
     server.says(reply(body=b"x", content_type="image/jpeg"))
     http = HttpClient(server.connection(), headers={"Authorization": "OAuth secret"})
-    await http.request("GET", url=f"{server.url}/p.jpg?oe=1", accept="image/")
+    await http.fetch(f"{server.url}/p.jpg?oe=1", expected=Expected("image/"))
     assert "authorization" not in server.asked[0].headers
     assert server.asked[0].target == "/p.jpg?oe=1"
 
@@ -221,7 +221,7 @@ def test_one_client_serves_one_loop_after_another(reply):
         async with listener:
             port = listener.sockets[0].getsockname()[1]
             http = http_of(port)
-            return http, (await http.request("GET", url=f"http://127.0.0.1:{port}/")).status
+            return http, (await http.fetch(f"http://127.0.0.1:{port}/")).status
 
     endpoint = Endpoint(base_url="http://127.0.0.1")
     http, status = asyncio.run(serve_and_ask(lambda _: HttpClient(Connection("chat", endpoint))))

@@ -57,7 +57,7 @@ class TestProxies:
     async def test_https_goes_through_a_tunnel(self, server: Any, reply: Any, monkeypatch: Any) -> None:
         server.says(reply(502, b"no way"))
         monkeypatch.setenv("HTTPS_PROXY", server.url)
-        error = await failure(client("https://service.example.org").request("GET", "/x"))
+        error = await failure(client("https://service.example.org").get("/x"))
         assert (server.asked[0].method, server.asked[0].target) == ("CONNECT", "service.example.org:443")
         assert error.kind == "outage" and error.retryable and f"the proxy {server.url}" in error.message
 
@@ -85,9 +85,9 @@ class TestProxies:
         server.says_json({})
         monkeypatch.setenv("HTTP_PROXY", server.url)
         monkeypatch.setenv("NO_PROXY", excepted)
-        await failure(client(f"http://{host}:9", connect_timeout_s=0.2).request("GET", "/x"))
+        await failure(client(f"http://{host}:9", connect_timeout_s=0.2).get("/x"))
         assert server.asked == []
-        await client("http://192.168.7.7:9").request("GET", "/x") if excepted != "*" else None
+        await client("http://192.168.7.7:9").get("/x") if excepted != "*" else None
         assert len(server.asked) == (excepted != "*")
 
     async def test_our_own_machine_is_never_asked_through_it(self, server: Any, monkeypatch: Any) -> None:
@@ -99,14 +99,14 @@ class TestProxies:
 
     async def test_a_dead_one_is_named(self, monkeypatch: Any) -> None:
         monkeypatch.setenv("HTTP_PROXY", "http://user:canary-password@127.0.0.1:9")
-        error = await failure(client("http://service.example.org").request("GET", "/x"))
+        error = await failure(client("http://service.example.org").get("/x"))
         assert error.kind == "outage" and error.retryable
         assert "the proxy http://127.0.0.1:9 does not connect us" in error.message and "canary" not in str(error)
 
     async def test_one_that_speaks_something_else_is_refused(self, monkeypatch: Any) -> None:
         monkeypatch.setenv("ALL_PROXY", "socks5://user:canary@127.0.0.1:1080")
         with pytest.raises(StageRefused, match=r"the proxy socks5://127.0.0.1:1080 cannot be used") as caught:
-            await client("http://service.example.org").request("GET", "/x")
+            await client("http://service.example.org").get("/x")
         assert "canary" not in str(caught.value)
 
 
@@ -174,7 +174,7 @@ class TestCertificates:
         context.load_cert_chain(file)
         async with listening(answer_json, context) as port:
             asking = client(f"https://localhost:{port}")
-            error = await failure(asking.request("GET", "/x"))
+            error = await failure(asking.get("/x"))
             assert error.kind == "outage" and error.retryable
             assert "the certificate is not trusted (self" in error.message and "SSL_CERT_FILE" in error.message
             await asking.close()
@@ -188,7 +188,7 @@ class TestCertificates:
         for name, why in (("gone.pem", "there is no such file"), ("empty.pem", "it holds no certificates")):
             monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / name))
             with pytest.raises(StageRefused, match=why) as caught:
-                await client("http://127.0.0.1:9").request("GET", "/x")
+                await client("http://127.0.0.1:9").get("/x")
             assert f"SSL_CERT_FILE={tmp_path / name}" in str(caught.value) and "\n" not in str(caught.value)
 
 
@@ -202,7 +202,7 @@ class TestStalls:
             for one in waiting:
                 one.setblocking(False)
                 one.connect_ex(("127.0.0.1", port))
-            error = await failure(client(f"http://127.0.0.1:{port}", connect_timeout_s=0.3).request("GET", "/x"))
+            error = await failure(client(f"http://127.0.0.1:{port}", connect_timeout_s=0.3).get("/x"))
             for one in waiting:
                 one.close()
         assert error.kind == "timeout" and error.retryable
@@ -210,12 +210,12 @@ class TestStalls:
 
     async def test_a_server_that_sends_nothing(self, server: Any, reply: Any) -> None:
         server.says(reply(delay_s=3))
-        error = await failure(client(server.url, timeout_s=0.2).request("GET", "/x"))
+        error = await failure(client(server.url, timeout_s=0.2).get("/x"))
         assert error.kind == "timeout" and "no answer within 0.2 s (timeout_s)" in error.message
 
     async def test_a_server_that_stops_in_the_middle(self, server: Any, reply: Any) -> None:
         server.says(reply(body=b'{"a": ', length=100, stall_s=3))
-        error = await failure(client(server.url, timeout_s=0.2).request("GET", "/x"))
+        error = await failure(client(server.url, timeout_s=0.2).get("/x"))
         assert error.kind == "timeout" and "stalled: nothing came within 0.2 s (timeout_s)" in error.message
 
     async def test_a_server_that_drips_is_ended_by_the_total(self) -> None:
@@ -228,7 +228,7 @@ class TestStalls:
 
         async with listening(drip) as port:
             slow = client(f"http://127.0.0.1:{port}", timeout_s=1, total_timeout_s=0.4)
-            error = await failure(slow.request("GET", "/x"))
+            error = await failure(slow.get("/x"))
         assert error.kind == "timeout" and "no whole answer within 0.4 s (total_timeout_s)" in error.message
 
 
@@ -247,13 +247,13 @@ def test_a_base_url_that_cannot_be_asked_is_refused_in_the_settings(url: str, wh
 
 @pytest.mark.parametrize("url", ["http://host.example.org:99999/x", "http://exa mple.org/", "ftp://x.example.org/"])
 async def test_an_address_that_cannot_be_asked_is_one_line(url: str) -> None:
-    error = await failure(client("http://127.0.0.1:9").request("GET", url=url))
+    error = await failure(client("http://127.0.0.1:9").fetch(url))
     assert (error.kind, error.retryable) == ("rejected", False) and "not a valid address" in error.message
 
 
 async def test_a_header_with_a_line_end_is_never_sent(server: Any, reply: Any) -> None:
     server.says(reply())
-    error = await failure(client(server.url).request("GET", "/x", headers={"X-A": "b\r\nX-Injected: canary"}))
+    error = await failure(client(server.url).fetch(f"{server.url}/x", headers={"X-A": "b\r\nX-Injected: canary"}))
     assert error.kind == "rejected" and server.asked == [] and "canary" not in str(error)
 
 
@@ -323,11 +323,11 @@ def test_chat_services_and_the_guard_run_in_uvloop(monkeypatch: pytest.MonkeyPat
             assert await geocoder.search("Paris") == []
             guarded = client("https://service.example.net")
             with pytest.raises(NotPublic):
-                await guarded.request("GET", url=f"http://169.254.169.254:{port}/")
+                await guarded.fetch(f"http://169.254.169.254:{port}/")
             monkeypatch.setattr(transport, "is_public_host", lambda host: True)
             with pytest.raises(NotPublic):  # a name that only the resolver knows to lead inside
-                await guarded.request("GET", url=f"{url}/")
-            error = await failure(client("http://127.0.0.1:9").request("GET", "/x"))
+                await guarded.fetch(f"{url}/")
+            error = await failure(client("http://127.0.0.1:9").get("/x"))
             assert error.kind == "outage"
             await chat.close()
 

@@ -16,9 +16,9 @@ from schemas.config import Config
 from schemas.settings.models import pool_endpoint
 from schemas.settings.pools import Pool
 from tasks.lake import Lake
-from tasks.runtime.budget_actor import shared_rate_budget
 from tasks.runtime.calls import StageCalls
-from tasks.runtime.model_pools import PoolPlan
+from tasks.runtime.on_ray.budget_actor import shared_rate_budget
+from tasks.runtime.on_ray.model_pools import PoolPlan
 from tasks.services import Chat, ServiceError, connect
 
 POOL = Pool(model="hub/eyes", gpus=0, transport="ray", replicas=(2, 2))

@@ -12,7 +12,7 @@ from schemas.settings.services import Endpoint, MapillaryEndpoint, StacEndpoint
 from tasks.collect.providers.mapillary.client import Mapillary
 from tasks.services import ServiceError
 from tasks.services import network as opening
-from tasks.services.http import HttpClient
+from tasks.services.http import Expected, HttpClient
 from tasks.services.network import NotPublic, is_public, may_fetch
 from tasks.services.stac import Stac
 from tasks.services.transport import Connection
@@ -28,7 +28,7 @@ def guarded(**settings: Any) -> HttpClient:
 
 
 async def body_at(client: HttpClient, url: str) -> bytes:
-    return (await client.request("GET", url=url, accept="*/*")).body
+    return (await client.fetch(url, expected=Expected("*/*"))).body
 
 
 def mapillary(**settings: Any) -> Mapillary:
@@ -226,7 +226,7 @@ async def test_a_redirect_into_our_network_is_one_clear_line(server: Any, reply:
     server.says(reply(302, headers={"Location": f"{target}?token=hidden"}))
     for client in (guarded(base_url=f"http://mirror.example.org:{server.port}"), guarded(base_url=server.url)):
         with pytest.raises(ServiceError) as caught:
-            await client.request("GET", "/a.jpg")
+            await client.get("/a.jpg")
         assert (caught.value.kind, caught.value.retryable) == ("blocked", False)
         said = str(caught.value)
         assert f"redirects are not followed, here to {target}" in said and "hidden" not in said and "\n" not in said

@@ -32,14 +32,14 @@ from tasks.difficulty import STAGES as DIFFICULTY
 from tasks.difficulty import report, table8
 from tasks.evaluate import STAGES as EVALUATE
 from tasks.lake import Commit, Lake
-from tasks.runtime.ray_start import stop_ray
+from tasks.runtime.on_ray.start import stop_ray
 from tasks.runtime.runner import Context, StageResult, run
 from tasks.runtime.snapshots import approved_snapshot
 from tasks.services import connect
 from tasks.synthesize import STAGE as SYNTHESIZE
 from tasks.synthesize.rejection import judge_trajectory
-from tasks.train.fast.grouped import Completion
 from tasks.train.rollouts.source import Episode, recipe_scorer
+from tasks.train.token_samples import Completion
 
 pytestmark = pytest.mark.usefixtures("in_process")
 

@@ -11,7 +11,7 @@ from transformers import Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration
 from bench.training_lake import fill_lake, small_settings
 from schemas.settings.train import TrainSettings
 from tasks.lake import Lake
-from tasks.train.fast.packing import IGNORED, Sample
+from tasks.train.token_samples import IGNORED, Sample
 
 
 @pytest.fixture

@@ -16,12 +16,11 @@ import torch
 from schemas.settings.train import GrpoSettings, TrainSettings
 from tasks.train.checkpoints import Progress
 from tasks.train.fast.families import fast_model
-from tasks.train.fast.grouped import Completion
-from tasks.train.fast.packing import Sample
 from tasks.train.grpo import Grpo, Reference
 from tasks.train.ranks import Ranks, T
 from tasks.train.result import CLOCK
 from tasks.train.rollouts.source import Episode, Judged
+from tasks.train.token_samples import Completion, Sample
 
 HANGS_S = 120.0  # a liveness guard: a process that waits for others which do not come
 # Of each prompt the lengths of its rollouts, and what they are worth; None is an outage.

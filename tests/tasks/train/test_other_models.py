@@ -28,8 +28,6 @@ from tasks.train.chain import chain
 from tasks.train.encoding import Encoder, Pictures, PlainEncoder, conversation_texts, open_encoder
 from tasks.train.fast.adapters import add_adapters
 from tasks.train.fast.families import FAMILIES, fast_model
-from tasks.train.fast.grouped import Completion, Group
-from tasks.train.fast.packing import IGNORED
 from tasks.train.loading import load_model, open_processor
 from tasks.train.loop import prepare_model
 from tasks.train.opening import check_base, check_folder
@@ -41,6 +39,7 @@ from tasks.train.rollouts.sampling import Sampling
 from tasks.train.samples import STAGE, compute
 from tasks.train.stage import WorkerContext, work
 from tasks.train.tiny import build_model, build_processor
+from tasks.train.token_samples import IGNORED, Completion, Group
 from tasks.train.training import train_model
 
 pytestmark = pytest.mark.filterwarnings("ignore")

@@ -18,13 +18,13 @@ from tasks.train.checkpoints import Progress
 from tasks.train.fast.adapters import add_adapters, merged_state
 from tasks.train.fast.families import fast_model
 from tasks.train.fast.flops import peak_flops, step_flops
-from tasks.train.fast.grouped import Completion, Group, pack_groups
-from tasks.train.fast.packing import Sample
+from tasks.train.fast.grouped import pack_groups
 from tasks.train.grpo import Grpo, Reference, RolloutStats, figures_of, has_converged
 from tasks.train.loop import Loop, prepare_model
 from tasks.train.rollouts.source import Episode, Judged
 from tasks.train.schedule import rate_share
 from tasks.train.supervised import Supervised
+from tasks.train.token_samples import Completion, Group, Sample
 from tasks.train.validation import pass_figures
 
 Plain = Callable[[Sample], dict[str, torch.Tensor]]

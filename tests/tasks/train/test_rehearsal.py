@@ -64,7 +64,7 @@ def test_plates_are_read_letter_by_letter_and_results_are_quoted(file: Path, enc
 
 def test_a_quarter_of_a_step_is_rehearsed_and_every_sample_is_still_seen_once(build_tiny: Any) -> None:
     from tasks.train.fast.families import fast_model
-    from tasks.train.fast.packing import Sample
+    from tasks.train.token_samples import Sample
 
     settings = TrainSettings(rehearsal=RehearsalSettings(file="unread", share=0.25), loader_threads=0)
     tuner = TunerSettings(epochs=2, batch_size=8)

@@ -19,8 +19,8 @@ from schemas.settings.spread import SpreadSettings
 from schemas.settings.train import GrpoSettings, TrainSettings, TunerSettings
 from tasks.lake import Lake
 from tasks.lake.blobs import Blob, LocalBlobs, checked
-from tasks.runtime.placement import Wanted, place
-from tasks.runtime.ray_start import start_ray, stop_ray
+from tasks.runtime.on_ray.placement import Wanted, place
+from tasks.runtime.on_ray.start import start_ray, stop_ray
 from tasks.runtime.stage import open_inputs
 from tasks.runtime.steps import Steps
 from tasks.train.chain import Link, chain

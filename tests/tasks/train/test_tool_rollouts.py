@@ -16,11 +16,11 @@ from tasks.lake import Lake
 from tasks.recipes.recipe import RECIPES
 from tasks.runtime.stage import open_inputs
 from tasks.train.encoding import Encoder, Pictures, conversation_texts
-from tasks.train.fast.packing import Sample
 from tasks.train.rollouts.engine import Rollout
 from tasks.train.rollouts.sampling import Sampling
 from tasks.train.samples import STAGE, compute
 from tasks.train.tiny import build_processor
+from tasks.train.token_samples import Sample
 from tasks.train.with_tools import ToolRollouts, opening_prompt
 
 CALL = (

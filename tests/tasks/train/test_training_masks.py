@@ -23,9 +23,9 @@ from tasks.lake import Lake
 from tasks.recipes.spotagent import RECIPE
 from tasks.runtime.stage import open_inputs
 from tasks.train.encoding import Encoder, Pictures, conversation_texts
-from tasks.train.fast.packing import IGNORED
 from tasks.train.samples import STAGE, compute
 from tasks.train.tiny import build_model, build_processor, train_tokenizer
+from tasks.train.token_samples import IGNORED
 
 # Words, and the marks by which turns are told apart, also broken ones.
 PIECES = st.lists(

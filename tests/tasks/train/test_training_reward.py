@@ -7,8 +7,8 @@ import pytest
 
 from schemas.errors import GeofixError
 from schemas.settings.reward import RewardSettings
-from tasks.train.fast.grouped import Completion
 from tasks.train.rollouts.source import Episode, Judged, recipe_scorer
+from tasks.train.token_samples import Completion
 
 ROW = {"lat": 48.0, "lon": 2.0, "country": "France", "region": "Île-de-France", "city": "Paris"}
 

@@ -16,7 +16,7 @@ from schemas.settings.services import ServicesSettings
 from schemas.settings.spread import SpreadSettings
 from schemas.settings.train import GrpoSettings, LoraSettings, TrainSettings, TunerSettings
 from tasks.lake import Commit, Lake
-from tasks.runtime.ray_start import stop_ray
+from tasks.runtime.on_ray.start import stop_ray
 from tasks.runtime.runner import Context, Kept, StageResult, run
 from tasks.services import connect
 from tasks.train import PHASES as STAGES

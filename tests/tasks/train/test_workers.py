@@ -12,15 +12,16 @@ from bench import train_workers
 from bench.training_lake import small_settings
 from schemas.errors import GeofixError
 from schemas.settings.train import TrainSettings, TunerSettings
+from tasks.runtime.stage import Stage
 from tasks.train import STAGES, checkpoints
 from tasks.train.checkpoints import save_model
 from tasks.train.fast.families import fast_model
-from tasks.train.fast.packing import Sample
 from tasks.train.on_workers import worker_resources
 from tasks.train.policy_loss import token_weights
 from tasks.train.ranks import Ranks
 from tasks.train.supervised import Supervised, with_picture
 from tasks.train.tiny import build_model, build_processor
+from tasks.train.token_samples import Sample
 
 Make = Callable[..., Sample]
 
@@ -128,11 +129,11 @@ def test_tied_weights_are_saved_once(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 def test_settings_of_several_workers() -> None:
     stage = STAGES[1]
-    assert stage.sized is not None  # type: ignore[union-attr]
-    waiting = stage.sized(TrainSettings(workers=2), stage.resources)  # type: ignore[union-attr]
+    assert isinstance(stage, Stage)
+    waiting = stage.resources.under(TrainSettings(workers=2))
     assert (waiting.cpus, waiting.gpus) == (0, 0), "or the workers would wait for its CPUs"
     alone = TrainSettings()
-    assert stage.sized(alone, stage.resources) == stage.resources  # type: ignore[union-attr]
+    assert stage.resources.under(alone) == stage.resources
     assert alone.identity() == TrainSettings(workers=4, shard="none").identity(), "the same model"
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from schemas.settings.services import MapillaryEndpoint
 from tasks.collect.providers.provider import FetchedBytes
 from tasks.services.errors import Classify, HttpResponse, Kind, ServiceError, safe_text, safe_url, said_at
-from tasks.services.http import ServiceClient, key_header
+from tasks.services.http import Expected, ServiceClient, key_header
 from tasks.services.network import may_fetch
 from tasks.services.transport import Connection
 
@@ -94,14 +94,14 @@ class Mapillary(ServiceClient):
 
     async def images_by_id(self, ids: Sequence[str], fields: Sequence[str] = IMAGE_FIELDS) -> dict[str, dict[str, Any]]:
         """The images that exist of these, by id: an id that is not there is unknown to the service now."""
-        if not all(is_image_id(one) for one in ids):
+        if not all(is_image_id(image_id) for image_id in ids):
             raise ServiceError("mapillary", "rejected", "an image id is a string of digits")
         unique = list(dict.fromkeys(ids))
         groups = [unique[i : i + MAX_IDS] for i in range(0, len(unique), MAX_IDS)]
-        found: dict[str, dict[str, Any]] = {}
+        images: dict[str, dict[str, Any]] = {}
         for rows in await asyncio.gather(*(self._known(group, fields) for group in groups)):
-            found |= rows
-        return found
+            images |= rows
+        return images
 
     async def _known(self, ids: list[str], fields: Sequence[str]) -> dict[str, dict[str, Any]]:
         if not ids:
@@ -109,8 +109,8 @@ class Mapillary(ServiceClient):
         named: list[str] = []
 
         def classify(response: HttpResponse) -> ServiceError | None:
-            said = str((error_object(response) or {}).get("message", ""))
-            named[:] = [one for one in re.findall(r"\d+", said) if one in ids]
+            message = str((error_object(response) or {}).get("message", ""))
+            named[:] = [image_id for image_id in re.findall(r"\d+", message) if image_id in ids]
             return graph_error(response, self._http.secrets)
 
         params = {"ids": ",".join(ids), "fields": ",".join(fields)}
@@ -121,7 +121,7 @@ class Mapillary(ServiceClient):
                 raise
             # One unknown id spoils the whole request. The message usually names it; if not, halves find it.
             if named and len(named) < len(ids):
-                return await self._known([one for one in ids if one not in named], fields)
+                return await self._known([image_id for image_id in ids if image_id not in named], fields)
             half = len(ids) // 2
             return {} if half == 0 else await self._known(ids[:half], fields) | await self._known(ids[half:], fields)
         if not isinstance(value, dict):
@@ -152,7 +152,9 @@ class Mapillary(ServiceClient):
                 unknown = self._http.bad_response("an error of no known kind", response, retryable=True)
                 raise classify(response) or unknown
 
-        return await self._http.request_json("GET", path, params=params, kind=kind, classify=classify, check_json=check)
+        return await self._http.request_json(
+            "GET", path, params=params, kind=kind, expected=Expected(classify=classify, check=check)
+        )
 
     async def fetch(self, url: str) -> bytes:
         """The picture at a thumb URL, or ServiceError of kind expired: then ask for the image's URL again."""
@@ -165,20 +167,17 @@ class Mapillary(ServiceClient):
         if not may_fetch(url, self._http.endpoint.base_url):
             raise ServiceError("mapillary", "rejected", f"will not fetch from {safe_url(url)}")
         conditional = bool(etag and _ETAG.fullmatch(etag))
-        response = await self._http.request(
-            "GET",
-            url=url,
+        response = await self._http.fetch(
+            url,
             headers={"If-None-Match": etag} if etag and conditional else None,
-            accept=_PICTURE_TYPES,
             kind="picture",
             resume=True,
-            also=(304,) if conditional else (),
-            classify=self._classify_file,
+            expected=Expected(_PICTURE_TYPES, (304,) if conditional else (), self._classify_file),
         )
         if response.status == 304:
             return None
-        given = response.headers.get("etag", "").strip()
-        return FetchedBytes(response.body, given if _ETAG.fullmatch(given) else "")
+        new_etag = response.headers.get("etag", "").strip()
+        return FetchedBytes(response.body, new_etag if _ETAG.fullmatch(new_etag) else "")
 
     async def tile(self, z: int, x: int, y: int) -> bytes:
         """The vector tile (Mapbox vector tile, version 2) that shows where imagery is; empty where there is none."""
@@ -189,21 +188,18 @@ class Mapillary(ServiceClient):
             raise ServiceError("mapillary", "rejected", "the endpoint has no tiles_url")
         # The tile host takes the token in the query only; `safe_url` shows none of it.
         token = {"access_token": self._http.secrets[0]} if self._http.secrets else {}
-        response = await self._http.request(
-            "GET",
-            url=f"{endpoint.tiles_url}/{z}/{x}/{y}",
-            params=token,
-            accept=_TILE_TYPES,
+        response = await self._http.fetch(
+            f"{endpoint.tiles_url}/{z}/{x}/{y}",
+            token,
             kind="tiles",
-            also=(204,),
-            classify=partial(graph_error, secrets=self._http.secrets),
+            expected=Expected(_TILE_TYPES, (204,), partial(graph_error, secrets=self._http.secrets)),
         )
         return response.body
 
     def _classify_file(self, response: HttpResponse) -> ServiceError | None:
         if response.status in (401, 403, 410):
-            said = f"the signed address is past its time: {response.url}"
-            return ServiceError("mapillary", "expired", said, status=response.status)
+            detail = f"the signed address is past its time: {response.url}"
+            return ServiceError("mapillary", "expired", detail, status=response.status)
         return None
 
 
@@ -242,8 +238,8 @@ def box_error(response: HttpResponse, secrets: tuple[str, ...]) -> ServiceError 
 def _of(
     response: HttpResponse, error: dict[str, Any], kind: Kind, retryable: bool, secrets: tuple[str, ...]
 ) -> ServiceError:
-    said = said_at(safe_text(str(error.get("message", "")), secrets), response.url)
-    return ServiceError("mapillary", kind, said, status=response.status, retryable=retryable)
+    detail = said_at(safe_text(str(error.get("message", "")), secrets), response.url)
+    return ServiceError("mapillary", kind, detail, status=response.status, retryable=retryable)
 
 
 def error_object(response: HttpResponse) -> dict[str, Any] | None:

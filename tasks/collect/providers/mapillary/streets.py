@@ -79,15 +79,15 @@ class MapillaryStreets:
 
 def read_record(row: dict[str, Any]) -> PictureRecord:
     """A row of the service as a record: absent values are absent keys there."""
-    said, corrected = point_of(row.get("geometry")), point_of(row.get("computed_geometry"))  # corrected by matching
+    recorded, corrected = point_of(row.get("geometry")), point_of(row.get("computed_geometry"))  # corrected by matching
     creator, camera = row.get("creator"), row.get("camera_type")
     corrected_angle = heading_of(row.get("computed_compass_angle"))
     return PictureRecord(
         source=NAME,
         source_id=str(row["id"]),
         kind=kind_of(row.get("is_pano"), camera),
-        point=corrected or said,
-        found_at=said or corrected,
+        point=corrected or recorded,
+        found_at=recorded or corrected,
         url=text_of(row.get("thumb_original_url")),
         pixels=pixels_of(row.get("width"), row.get("height")),
         quality=min(max(number_of(row.get("quality_score")) or 0.0, 0.0), 1.0),

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tasks.services.errors import HttpResponse, ServiceError, error_by_status, safe_url
-from tasks.services.http import ServiceClient
+from tasks.services.http import Expected, ServiceClient
 from tasks.services.network import may_fetch
 
 MAX_LIMIT = 10_000
@@ -35,45 +35,45 @@ class Panoramax(ServiceClient):
         unique = list(dict.fromkeys(ids))
         if not all(map(is_picture_id, unique)):
             raise self._rejected("the id of a picture is a UUID")
-        found: dict[str, dict[str, Any]] = {}
+        rows_by_id: dict[str, dict[str, Any]] = {}
         for start in range(0, len(unique), MAX_IDS):
             group = unique[start : start + MAX_IDS]
             # Without a limit there are ten, however many were asked for.
             rows = await self._search({"ids": ",".join(group), "limit": len(group)})
-            found |= {row["id"]: row for row in rows if row["id"] in group}
-        return found
+            rows_by_id |= {row["id"]: row for row in rows if row["id"] in group}
+        return rows_by_id
 
     async def item(self, picture_id: str) -> dict[str, Any]:
         """One picture, or ServiceError of kind not_found."""
-        found = await self.items([picture_id])
-        if picture_id not in found:
+        items = await self.items([picture_id])
+        if picture_id not in items:
             raise ServiceError(self._http.service, "not_found", f"no picture has the id {picture_id}")
-        return found[picture_id]
+        return items[picture_id]
 
     async def tile(self, z: int, x: int, y: int) -> bytes:
         """The vector tile (Mapbox vector tile, version 2) that shows where pictures are; empty where there is none."""
         if not (0 <= z <= TILE_ZOOM and 0 <= x < 1 << z and 0 <= y < 1 << z):
             raise self._rejected(f"no such tile: {z}/{x}/{y}")
         path = f"/map/{z}/{x}/{y}.mvt"
-        return (await self._http.request("GET", path, accept=_TILE_TYPES, kind="tiles", also=(204,))).body
+        return (await self._http.get(path, kind="tiles", expected=Expected(_TILE_TYPES, (204,)))).body
 
     async def fetch(self, url: str) -> bytes:
         """The picture at an asset's address, all of it; not_found where its instance no longer shows it."""
         if not may_fetch(url, self._http.endpoint.base_url):
             raise self._rejected(f"will not fetch from {safe_url(url)}")
-        response = await self._http.request(
-            "GET", url=url, accept=_PICTURE_TYPES, kind="picture", classify=self._classify_file, check=self._check_end
+        response = await self._http.fetch(
+            url, kind="picture", expected=Expected(_PICTURE_TYPES, classify=self._classify_file, check=self._check_end)
         )
         return response.body
 
     async def _search(self, params: dict[str, str | int]) -> list[dict[str, Any]]:
         value, response = await self._http.request_json(
-            "GET", "/search", params=params, accept=_ITEM_TYPES, kind="search"
+            "GET", "/search", params=params, kind="search", expected=Expected(_ITEM_TYPES)
         )
         features = value.get("features") if isinstance(value, dict) else None
         if not isinstance(features, list):
             raise self._http.bad_response("no list under 'features'", response)
-        rows = [dict(one) if isinstance(one, dict) else {} for one in features]
+        rows = [dict(feature) if isinstance(feature, dict) else {} for feature in features]
         for row in rows:
             row["id"] = row["id"] if isinstance(row.get("id"), str) and is_picture_id(row["id"]) else ""
         if rows and not any(row["id"] for row in rows):
@@ -84,11 +84,11 @@ class Panoramax(ServiceClient):
         """404 in the API's own words is a picture that is gone; a page of a proxy, or 401 and 403, are its host's."""
         is_missing = response.status == 404
         if response.status in (401, 403) or (is_missing and not _says_missing(response)):
-            said = error_by_status(self._http.service, response, self._http.secrets).message
-            return ServiceError(self._http.service, "blocked", said, status=response.status)
+            detail = error_by_status(self._http.service, response, self._http.secrets).message
+            return ServiceError(self._http.service, "blocked", detail, status=response.status)
         return None
 
-    def _check_end(self, response: HttpResponse) -> None:
+    def _check_end(self, _: Any, response: HttpResponse) -> None:
         # No length comes with it, so a transfer that breaks off may look whole.
         if _ends_early(response.body):
             raise self._http.bad_response("the picture breaks off", response, retryable=True)

@@ -137,8 +137,8 @@ def _address(item: dict[str, Any]) -> str | None:
 
 def _producer(providers: Any) -> str | None:
     """The first who is named as such."""
-    rows = [one for one in providers if isinstance(one, dict)] if isinstance(providers, list) else []
-    names = (text_of(one.get("name")) for one in rows if "producer" in (one.get("roles") or ()))
+    rows = [provider for provider in providers if isinstance(provider, dict)] if isinstance(providers, list) else []
+    names = (text_of(row.get("name")) for row in rows if "producer" in (row.get("roles") or ()))
     return next((name for name in names if name), None)
 
 

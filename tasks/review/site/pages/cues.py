@@ -81,9 +81,9 @@ def _grounding(scores: pl.DataFrame) -> list[Block]:
     newest = scores.sort("written_at").group_by("split", "policy", maintain_order=True).agg(last)
     lines = []
     for split, policy, evaluation in newest.sort("split", "policy").iter_rows():
-        found = {row["metric"]: row for row in scores.filter(pl.col("evaluation_id") == evaluation).to_dicts()}
-        if "grounded_rate" in found:
-            rows = [(title, found[name]) for name, title in GROUNDED.items() if name in found]
+        by_metric = {row["metric"]: row for row in scores.filter(pl.col("evaluation_id") == evaluation).to_dicts()}
+        if "grounded_rate" in by_metric:
+            rows = [(title, by_metric[name]) for name, title in GROUNDED.items() if name in by_metric]
             lines += [(policy, split or "", title, _share(row), row["n"]) for title, row in rows]
     if not lines:
         return [heading("Reasons that hold"), words("The reasons of no answer were looked at.", "muted")]
@@ -104,9 +104,9 @@ def _ungrounded(source: Source, scores: pl.DataFrame) -> list[Block]:
     """Answers whose reasons do not hold, the nearest first: these are right for the wrong reason."""
     mine = source.read("groundings").join(scores.select("evaluation_id").unique(), on="evaluation_id", how="semi")
     labels = source.read("labels").select("image_id")
-    said = source.read("predictions").select("evaluation_id", "image_id", "error_km")
+    errors = source.read("predictions").select("evaluation_id", "image_id", "error_km")
     rows = mine.filter(~pl.col("grounded")).join(labels, on="image_id", how="semi")
-    rows = rows.join(said, on=["evaluation_id", "image_id"], how="left").sort("error_km", "image_id", nulls_last=True)
+    rows = rows.join(errors, on=["evaluation_id", "image_id"], how="left").sort("error_km", "image_id", nulls_last=True)
     if rows.is_empty():
         return []
     lines = [
@@ -121,7 +121,7 @@ def _ungrounded(source: Source, scores: pl.DataFrame) -> list[Block]:
 
 def _against(row: dict[str, Any]) -> str:
     unseen, false = (json.loads(row[name] or "[]") for name in ("unseen_json", "contradicted_json"))
-    found = [f"reads {sign}, which is not in the picture" for sign in unseen]
-    found += [f"false: {sentence}" for sentence in false]
-    found += ["no place that a tool gave is near the answer"] if row["supported"] is False else []
-    return "; ".join(found)[:400]
+    reasons = [f"reads {sign}, which is not in the picture" for sign in unseen]
+    reasons += [f"false: {sentence}" for sentence in false]
+    reasons += ["no place that a tool gave is near the answer"] if row["supported"] is False else []
+    return "; ".join(reasons)[:400]

@@ -29,15 +29,19 @@ def funnel_page(source: Source) -> list[Block]:
         shares(
             "At each stage, what comes in is kept, rejected with a reason, or failed and tried again by the next run.",
             [
-                (one["stage"], "", [("kept", one["kept"]), ("rejected", one["rejected"]), ("failed", one["failed"])])
-                for one in stages
+                (
+                    stage["stage"],
+                    "",
+                    [("kept", stage["kept"]), ("rejected", stage["rejected"]), ("failed", stage["failed"])],
+                )
+                for stage in stages
             ],
         ),
         table(
             ["stage", "in", "kept", "rejected", "failed", "rows made", "sum"],
             [
-                (*(one[name] for name in ("stage", "items_in", "kept", "rejected", "failed", "rows")), _sum(one))
-                for one in stages
+                (*(stage[name] for name in ("stage", "items_in", "kept", "rejected", "failed", "rows")), _sum(stage))
+                for stage in stages
             ],
             ["text", "number", "number", "number", "number", "number", "text"],
             empty="No stage has finished a run yet.",
@@ -47,9 +51,9 @@ def funnel_page(source: Source) -> list[Block]:
     ]
 
 
-def _sum(one: dict[str, Any]) -> str:
-    withdrawn = one.get("withdrawn", 0)
-    off = one["items_in"] - one["kept"] - one["rejected"] - one["failed"] - withdrawn
+def _sum(stage: dict[str, Any]) -> str:
+    withdrawn = stage.get("withdrawn", 0)
+    off = stage["items_in"] - stage["kept"] - stage["rejected"] - stage["failed"] - withdrawn
     if withdrawn and off == 0:
         return f"adds up with {number(withdrawn)} withdrawn"
     return "adds up" if off == 0 else f"off by {off}"
@@ -64,25 +68,25 @@ def _later(source: Source) -> list[dict[str, Any]]:
 
 
 def _coverage(source: Source) -> list[Block]:
-    found = coverage(*(source.read(name) for name in ("places", "images", "gaps", "rejects")))
-    if not found:
+    coverages = coverage(*(source.read(name) for name in ("places", "images", "gaps", "rejects")))
+    if not coverages:
         return [
             heading("What the places got"),
             table(["kind"], [], empty="No place has a picture or a reason why not."),
         ]
     rows = []
-    for one in found:
-        why = [f"{number(count)} {reason.replace('_', ' ')}" for reason, count in one.why_not.items()]
-        why += [f"{number(one.open)} not tried yet, or failed and to be tried again"] if one.open else []
-        share, without = one.covered / (one.places or 1), one.places - one.covered
-        rows.append((one.kind, one.pictures, one.covered, share, without, ", ".join(why)))
+    for covered in coverages:
+        why = [f"{number(count)} {reason.replace('_', ' ')}" for reason, count in covered.why_not.items()]
+        why += [f"{number(covered.open)} not tried yet, or failed and to be tried again"] if covered.open else []
+        share, without = covered.covered / (covered.places or 1), covered.places - covered.covered
+        rows.append((covered.kind, covered.pictures, covered.covered, share, without, ", ".join(why)))
     return [
         heading("What the places got"),
         table(
             ["kind", "pictures", "places with", "", "without", "why not"],
             rows,
             ["text", "number", "number", "bar", "number", "text"],
-            [f"pictures?kind={one.kind}" for one in found],
+            [f"pictures?kind={coverage.kind}" for coverage in coverages],
         ),
     ]
 
@@ -130,9 +134,11 @@ def distributions_page(source: Source) -> list[Block]:
         return [words("Nothing was kept.", "muted")]
     blocks = [_by_split(title, column, rows) for title, column in SHOWN]
     blocks.insert(0, _splits(source, rows))
-    for one in drifts(source):
-        series = {"last approved": one.before, "now": one.now}
-        blocks.append(bars(f"{one.title}: moved {one.moved:.1%} since the last approval", one.labels, series, "share"))
+    for drift in drifts(source):
+        series = {"last approved": drift.before, "now": drift.now}
+        blocks.append(
+            bars(f"{drift.title}: moved {drift.moved:.1%} since the last approval", drift.labels, series, "share")
+        )
     return blocks
 
 
@@ -141,8 +147,8 @@ def _by_split(title: str, column: str, rows: pl.DataFrame) -> Block:
         split: dict(values_of(rows.filter(pl.col("split") == split), column).value_counts().iter_rows())
         for split in SPLITS
     }
-    names = {str(name) for found in counted.values() for name in found}
-    total = {name: sum(found.get(name, 0) for found in counted.values()) for name in names}
+    names = {str(name) for counts in counted.values() for name in counts}
+    total = {name: sum(counts.get(name, 0) for counts in counted.values()) for name in names}
     if column in ("score", "taken", "month"):
         ordered = sorted(names, key=int)
     else:
@@ -190,12 +196,12 @@ def costs_page(source: Source) -> list[Block]:
     total = sums.select(pl.col("seconds", "requests", "prompt_tokens", "completion_tokens", "cost_usd").sum())
     if sums.is_empty():
         return [table(["stage"], [], empty="No stage has run.")]
-    seconds, requests, asked, answered, usd = total.row(0)
+    seconds, requests, prompt_tokens, answered, usd = total.row(0)
     return [
         figures(
             figure(f"{usd:.2f} USD", "for models"),
             figure(requests, "requests to models"),
-            figure(asked + answered, "tokens"),
+            figure(prompt_tokens + answered, "tokens"),
             figure(_time(seconds), "of stages, one after the other"),
         ),
         table(

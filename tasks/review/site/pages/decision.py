@@ -58,11 +58,11 @@ def _glance(source: Source) -> list[Block]:
 
 
 def _verdict(source: Source) -> Block:
-    found = precision_of(source)
+    precision = precision_of(source)
     return {
         "block": "verdict",
         "says": verdict_text(source.snapshot),
-        "precision": found.sentence if found else "",
+        "precision": precision.sentence if precision else "",
     }
 
 
@@ -90,24 +90,24 @@ def _open_questions(source: Source) -> list[Block]:
             "The next run tries them again; approve without them, or wait.",
             "failures",
         )
-    found = precision_of(source)
-    if found is None:
+    precision = precision_of(source)
+    if precision is None:
         ask(
             "No label has been looked at by a person",
             "Mark a sample right or wrong: the precision of the labels becomes a part of this verdict.",
             "sample",
         )
-    elif found.low < source.settings.label_precision:
+    elif precision.low < source.settings.label_precision:
         ask(
             "Label precision is not shown to be high enough",
-            f"{found.sentence}; {source.settings.label_precision:.0%} is wanted. More marks narrow the interval.",
+            f"{precision.sentence}; {source.settings.label_precision:.0%} is wanted. More marks narrow the interval.",
             "sample",
         )
-    for one in drifts(source):
-        if one.moved >= source.settings.drift_alarm:
+    for drift in drifts(source):
+        if drift.moved >= source.settings.drift_alarm:
             ask(
-                f"{one.title} drifted by {one.moved:.0%}",
-                f"since the last approved snapshot; most: {one.most}",
+                f"{drift.title} drifted by {drift.moved:.0%}",
+                f"since the last approved snapshot; most: {drift.most}",
                 "distributions",
             )
     if source.snapshot["status"] == "pending":
@@ -126,7 +126,7 @@ def _what_changed(source: Source) -> list[Block]:
             words("This is the first snapshot: there is no approved one to compare it with.", "muted"),
             *_rejected_table(source),
         ]
-    found = drifts(source)
+    drifted = drifts(source)
     return [
         heading("What changed", f"since snapshot {source.before.snapshot_id}, which was approved last"),
         figures(
@@ -138,18 +138,21 @@ def _what_changed(source: Source) -> list[Block]:
         ),
         table(
             ["distribution", "moved", "", "most"],
-            [(one.title, f"{one.moved:.1%}", one.moved, one.most) for one in found],
+            [(drift.title, f"{drift.moved:.1%}", drift.moved, drift.most) for drift in drifted],
             ["text", "number", "bar", "text"],
         ),
         words("Moved: the share of pictures that would have to change their value to make both the same.", "muted"),
-        *(_drawn(one) for one in sorted(found, key=lambda one: -one.moved)[:LARGEST] if one.moved > 0),
+        *(_drawn(drift) for drift in sorted(drifted, key=lambda drift: -drift.moved)[:LARGEST] if drift.moved > 0),
         *_rejected_table(source),
     ]
 
 
-def _drawn(one: Drift) -> Block:
+def _drawn(drift: Drift) -> Block:
     return bars(
-        f"{one.title}: moved {one.moved:.1%}", one.labels, {"last approved": one.before, "now": one.now}, "share"
+        f"{drift.title}: moved {drift.moved:.1%}",
+        drift.labels,
+        {"last approved": drift.before, "now": drift.now},
+        "share",
     )
 
 
@@ -181,12 +184,12 @@ MOST = 600
 )
 def changes_page(source: Source) -> list[Block]:
     """The kept pictures of both snapshots, compared by id."""
-    found = changes(source)
-    if found is None:
+    changed = changes(source)
+    if changed is None:
         return [words("This is the first snapshot: there is no approved one to compare it with.", "muted")]
-    added, removed = found.added, found.removed
+    added, removed = changed.added, changed.removed
     lines = []
-    for row in found.changed.to_dicts():
+    for row in changed.changed.to_dicts():
         told = [
             f"{name}: {row[f'{name}_old']} → {row[name]}" for name in COMPARED[1:] if row[name] != row[f"{name}_old"]
         ]
@@ -208,12 +211,12 @@ def changes_page(source: Source) -> list[Block]:
             ],
             ["picture", "text", "text"],
         ),
-        heading(f"Withdrawn: {found.withdrawn.height:,}", "taken out with all that was made of them"),
+        heading(f"Withdrawn: {changed.withdrawn.height:,}", "taken out with all that was made of them"),
         table(
             ["was", "why", "when"],
             [
                 (place_name(city, region, country), why, moment(at))
-                for country, region, city, why, at in found.withdrawn.head(MOST).rows()
+                for country, region, city, why, at in changed.withdrawn.head(MOST).rows()
             ],
         ),
         heading(f"Changed: {len(lines):,}"),
@@ -251,18 +254,18 @@ def sample_page(source: Source) -> list[Block]:
     by_id = {row["image_id"]: row for row in rows.to_dicts()}
     items = [
         {
-            "id": one,
-            **{name: by_id[one][name] for name in ("sha256", "extension", "label", "lat", "lon")},
-            "title": place_name(by_id[one]["city"], by_id[one]["region"], by_id[one]["country"]),
-            "said": by_id[one]["judge_reason"] or "",
-            "taken": day(by_id[one]["captured_at"]),
-            "credit": by_id[one]["attribution"] or "",
+            "id": image_id,
+            **{name: by_id[image_id][name] for name in ("sha256", "extension", "label", "lat", "lon")},
+            "title": place_name(by_id[image_id]["city"], by_id[image_id]["region"], by_id[image_id]["country"]),
+            "said": by_id[image_id]["judge_reason"] or "",
+            "taken": day(by_id[image_id]["captured_at"]),
+            "credit": by_id[image_id]["attribution"] or "",
         }
-        for one in chosen
+        for image_id in chosen
     ]
-    found = precision_of(source)
-    so_far = found.sentence if found else "No marks have been brought in yet."
-    return [words(so_far, "good" if found else "muted"), {"block": "sample", "items": items}]
+    precision = precision_of(source)
+    sentence = precision.sentence if precision else "No marks have been brought in yet."
+    return [words(sentence, "good" if precision else "muted"), {"block": "sample", "items": items}]
 
 
 @page("reproduce", "Decide and reproduce", "Decision", ("runs", "decisions", "snapshots"), order=30)

@@ -42,13 +42,13 @@ def difficulty_page(source: Source) -> list[Block]:
 
 
 def _by_threshold(rows: pl.DataFrame) -> list[Block]:
-    found: dict[float, Counter[str]] = {}
+    counts: dict[float, Counter[str]] = {}
     for thresholds, regimes in rows.select("threshold_km", "regimes").iter_rows():
         for km, regime in zip(thresholds or (), regimes or (), strict=False):
-            found.setdefault(km, Counter())[regime] += 1
-    labels = [f"{km:g} km" for km in sorted(found)]
-    series = {regime: [found[km][regime] for km in sorted(found)] for regime in REGIMES}
-    return [bars("Pictures by regime at each threshold", labels, series, "pictures")] if found else []
+            counts.setdefault(km, Counter())[regime] += 1
+    labels = [f"{km:g} km" for km in sorted(counts)]
+    series = {regime: [counts[km][regime] for km in sorted(counts)] for regime in REGIMES}
+    return [bars("Pictures by regime at each threshold", labels, series, "pictures")] if counts else []
 
 
 def _each(rows: pl.DataFrame, tries: pl.DataFrame) -> Block:

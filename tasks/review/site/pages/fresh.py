@@ -34,7 +34,7 @@ def fresh_page(source: Source) -> list[Block]:
     return [
         figures(
             figure(len(manifests), "months"),
-            figure(sum(one["counts"]["kept"] for one in manifests.values()), "pictures"),
+            figure(sum(manifest["counts"]["kept"] for manifest in manifests.values()), "pictures"),
             figure(_nearest(manifests), "nearest training cell"),
         ),
         words(
@@ -50,19 +50,19 @@ def fresh_page(source: Source) -> list[Block]:
 
 
 def _nearest(manifests: dict[str, Any]) -> str:
-    known = [one["proof"]["nearest_training_cell_km"] for one in manifests.values()]
-    return f"{min(one for one in known if one is not None):,} km" if any(one is not None for one in known) else "none"
+    known = [manifest["proof"]["nearest_training_cell_km"] for manifest in manifests.values()]
+    return f"{min(km for km in known if km is not None):,} km" if any(km is not None for km in known) else "none"
 
 
 def _months(manifests: dict[str, Any]) -> Block:
     rows = []
-    for month, one in manifests.items():
-        counts, proof = one["counts"], one["proof"]
+    for month, manifest in manifests.items():
+        counts, proof = manifest["counts"], manifest["proof"]
         why = ", ".join(f"{count:,} {reason.replace('_', ' ')}" for reason, count in counts["rejected"].items())
         nearest = proof["nearest_training_cell_km"]
         rows.append(
             (
-                *(month, f"{one['captured_after']} to {one['captured_until']}", counts["in"], counts["kept"]),
+                *(month, f"{manifest['captured_after']} to {manifest['captured_until']}", counts["in"], counts["kept"]),
                 *(why or "none", "–" if nearest is None else f"{nearest:,} km", proof["training_pictures"]),
                 f"{proof['copies_found']:,} of {proof['copies_looked_for_among']:,}",
             )
@@ -86,10 +86,10 @@ def _scored(scores: pl.DataFrame, months: list[str]) -> list[Block]:
     title = heading("Accuracy by month", f"{METRIC} of each policy's newest evaluation, with 95 % intervals")
     if scores.is_empty():
         return [title, words("No policy has been evaluated since the first month was drawn.", "muted")]
-    found = {(row["policy"], row["slice"]): row for row in scores.to_dicts()}
+    by_policy = {(row["policy"], row["slice"]): row for row in scores.to_dicts()}
     policies = scores["policy"].unique(maintain_order=True).to_list()
-    value = {name: [(found.get((name, month)) or {"value": 0.0})["value"] for month in months] for name in policies}
-    rows = [[name, *(_cell(found.get((name, month))) for month in months)] for name in policies]
+    value = {name: [(by_policy.get((name, month)) or {"value": 0.0})["value"] for month in months] for name in policies}
+    rows = [[name, *(_cell(by_policy.get((name, month))) for month in months)] for name in policies]
     return [title, bars(METRIC, months, value, "share"), table(["policy", *months], rows)]
 
 
@@ -101,14 +101,20 @@ def _cell(row: dict[str, Any] | None) -> str:
 
 def _gaps(scores: pl.DataFrame, manifests: dict[str, Any]) -> list[Block]:
     """Every policy whose cut-off is known: months its training data may hold against those after it."""
-    cutoffs = {name: date.fromisoformat(day) for one in manifests.values() for name, day in one["cutoffs"].items()}
+    cutoffs = {
+        name: date.fromisoformat(day) for manifest in manifests.values() for name, day in manifest["cutoffs"].items()
+    }
     rows = []
     for (policy,), mine in scores.group_by("policy", maintain_order=True):
         cutoff = cutoffs.get(str(policy).partition(" ")[0])
         if cutoff is None:
             continue
-        old = [month for month, one in manifests.items() if date.fromisoformat(one["captured_until"]) <= cutoff]
-        new = [month for month, one in manifests.items() if date.fromisoformat(one["captured_after"]) >= cutoff]
+        old = [
+            month for month, manifest in manifests.items() if date.fromisoformat(manifest["captured_until"]) <= cutoff
+        ]
+        new = [
+            month for month, manifest in manifests.items() if date.fromisoformat(manifest["captured_after"]) >= cutoff
+        ]
         before, after = (_pooled(mine.filter(pl.col("slice").is_in(months))) for months in (old, new))
         if before is None or after is None:
             continue
@@ -129,8 +135,8 @@ def _pooled(rows: pl.DataFrame) -> Interval | None:
     """The share over several months."""
     if not rows.height:
         return None
-    one = share(METRIC, float((rows["value"] * rows["n"]).sum()), int(rows["n"].sum()))
-    return one.value, one.low, one.high
+    pooled = share(METRIC, float((rows["value"] * rows["n"]).sum()), int(rows["n"].sum()))
+    return pooled.value, pooled.low, pooled.high
 
 
 def difference(first: Interval, second: Interval) -> Interval:

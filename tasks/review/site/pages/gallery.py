@@ -91,33 +91,33 @@ def _chunks(source: Source) -> int:
 
 def _neighbours(rows: pl.DataFrame) -> dict[str, list[list[str]]]:
     """The nearest pictures of the same kind of view, with how far they are; satellite scenes have their own."""
-    found: dict[str, list[list[str]]] = {}
+    neighbours: dict[str, list[list[str]]] = {}
     for satellite in (False, True):
         mine = located(rows.filter((pl.col("kind") == "satellite") == satellite))
         ids = mine["image_id"].to_list()
         near, km = nearest(mine, mine, NEIGHBOURS + 1)
         for at, image_id in enumerate(ids):
             others = zip(near[at].tolist(), km[at].tolist(), strict=True)
-            found[image_id] = [[ids[one], distance(far)] for one, far in others if one != at][:NEIGHBOURS]
-    return found
+            neighbours[image_id] = [[ids[other], distance(far)] for other, far in others if other != at][:NEIGHBOURS]
+    return neighbours
 
 
 def _duplicates(source: Source) -> dict[str, list[list[str]]]:
     """Pictures with the same bytes, both ways, and those a curation step names as its double."""
-    found: dict[str, list[list[str]]] = {}
+    duplicates: dict[str, list[list[str]]] = {}
     images = source.read("images").select("image_id", "sha256")
     twice = images.filter(pl.len().over("sha256") > 1).group_by("sha256").agg("image_id")
     for ids in twice["image_id"].to_list():
-        for one in ids:
-            found[one] = [[other, "the same bytes"] for other in ids if other != one]
+        for own_id in ids:
+            duplicates[own_id] = [[other, "the same bytes"] for other in ids if other != own_id]
     doubles = source.read("duplicates")
     if "duplicate_of" in doubles.columns:
-        for one, other in doubles.select("image_id", "duplicate_of").drop_nulls().iter_rows():
-            for here, there in ((one, other), (other, one)):
-                known = [image_id for image_id, _ in found.get(here, [])]
+        for own_id, other in doubles.select("image_id", "duplicate_of").drop_nulls().iter_rows():
+            for here, there in ((own_id, other), (other, own_id)):
+                known = [image_id for image_id, _ in duplicates.get(here, [])]
                 if there not in known:
-                    found.setdefault(here, []).append([there, "found to be a duplicate"])
-    return found
+                    duplicates.setdefault(here, []).append([there, "found to be a duplicate"])
+    return duplicates
 
 
 @page("map", "Map", "Pictures", ("images", "labels", "places", "rejects", "judgements"), order=10)
@@ -126,11 +126,11 @@ def map_page(source: Source) -> list[Block]:
     rows = []
     street_view = picture_rows(source).filter(pl.col("kind") != "satellite")
     shown = ("image_id", "split", "status", "city", "region", "country", "lat", "lon")
-    for one in street_view.select(shown).iter_rows(named=True):
-        group = one["split"] if one["status"] == "kept" else "rejected"
-        label = place_name(one["city"], one["region"], one["country"]) or one["image_id"]
-        if one["lat"] is not None and one["lon"] is not None:
-            rows.append((round(one["lat"], 4), round(one["lon"], 4), group, label, f"picture/{one['image_id']}"))
+    for row in street_view.select(shown).iter_rows(named=True):
+        group = row["split"] if row["status"] == "kept" else "rejected"
+        label = place_name(row["city"], row["region"], row["country"]) or row["image_id"]
+        if row["lat"] is not None and row["lon"] is not None:
+            rows.append((round(row["lat"], 4), round(row["lon"], 4), group, label, f"picture/{row['image_id']}"))
     street = source.read("images").filter(pl.col("kind") != "satellite").select("place_id")
     places = source.read("places").join(street, on="place_id", how="anti")
     for lat, lon, country in places.select("lat", "lon", "country_name").iter_rows():
@@ -158,7 +158,7 @@ def places_page(source: Source) -> list[Block]:
     """Rejects that are not pictures, by reason and country."""
     pictures = source.read("images").select("image_id")
     rejects = source.read("rejects").join(pictures, left_on="item_id", right_on="image_id", how="anti")
-    rejects = rejects.filter(pl.col("stage").is_in([one["stage"] for one in source.counts.get("stages", [])]))
+    rejects = rejects.filter(pl.col("stage").is_in([stage["stage"] for stage in source.counts.get("stages", [])]))
     places = source.read("places").select("place_id", "country_name", "admin1", "lat", "lon")
     rows = rejects.join(places, left_on="item_id", right_on="place_id", how="left")
     rows = rows.sort("reason", "country_name", "item_id", nulls_last=True).head(MOST_PLACES)

@@ -81,7 +81,7 @@ def leaderboard_page(source: Source) -> list[Block]:
 def _of_split(source: Source, scores: pl.DataFrame, newest: pl.DataFrame, chunks: int) -> list[Block]:
     scores = scores.join(newest, on=["policy", "evaluation_id"], how="semi")
     metrics = sorted(scores["metric"].unique().to_list(), key=_metric_order)
-    found = {(row["policy"], row["metric"]): row for row in scores.to_dicts()}
+    values = {(row["policy"], row["metric"]): row for row in scores.to_dicts()}
     policies, stages = newest["policy"].to_list(), newest["stage"].to_list()
     return [
         {
@@ -93,15 +93,15 @@ def _of_split(source: Source, scores: pl.DataFrame, newest: pl.DataFrame, chunks
             "rows": [
                 {
                     "metric": metric,
-                    "best": best(metric, [found.get((policy, metric)) for policy in policies]),
-                    "cells": [_cell(found.get((policy, metric))) for policy in policies],
+                    "best": best(metric, [values.get((policy, metric)) for policy in policies]),
+                    "cells": [_cell(values.get((policy, metric))) for policy in policies],
                 }
                 for metric in metrics
             ],
         },
-        _accuracy(policies, found),
-        *_tools(policies, found),
-        *_masked(found),
+        _accuracy(policies, values),
+        *_tools(policies, values),
+        *_masked(values),
         *_pairs(source, newest),
         *_slices(source, newest),
     ]
@@ -194,8 +194,8 @@ def _slices(source: Source, newest: pl.DataFrame) -> list[Block]:
         for row in mine.to_dicts():
             cells.setdefault((row["slice"], row["policy"]), {})[row["metric"]] = row
         lines = [
-            (name, policy, *(_slice_cell(metric, found.get(metric)) for metric in SLICED), _count(found))
-            for (name, policy), found in cells.items()
+            (name, policy, *(_slice_cell(metric, values.get(metric)) for metric in SLICED), _count(values))
+            for (name, policy), values in cells.items()
         ]
         kinds: list[Any] = ["text", "text", *["text"] * len(SLICED), "number"]
         blocks += [
@@ -219,8 +219,8 @@ def _slice_cell(metric: str, row: dict[str, Any] | None) -> str:
     return f"{100 * row['value']:.0f} % ({100 * row['low']:.0f} to {100 * row['high']:.0f})"
 
 
-def _count(found: dict[str, dict[str, Any]]) -> int:
-    return max(int(row["n"]) for row in found.values())
+def _count(values: dict[str, dict[str, Any]]) -> int:
+    return max(int(row["n"]) for row in values.values())
 
 
 def _metric_order(metric: str) -> tuple[int, float, str]:
@@ -239,7 +239,7 @@ def best(metric: str, cells: list[dict[str, Any] | None]) -> list[int]:
     if len(known) < 2:
         return []
     sign = -1 if _lower_is_better(metric) else 1
-    first, *others = sorted(known, key=lambda one: sign * one[1]["value"], reverse=True)
+    first, *others = sorted(known, key=lambda entry: sign * entry[1]["value"], reverse=True)
     near, far = ("high", "low") if sign < 0 else ("low", "high")
     edge = first[1][near]
     apart = edge is not None and all(other[far] is not None and sign * edge > sign * other[far] for _, other in others)
@@ -250,39 +250,39 @@ def _cell(row: dict[str, Any] | None) -> list[Any]:
     return [None, None, None, 0] if row is None else [row["value"], row["low"], row["high"], row["n"]]
 
 
-def _accuracy(policies: list[str], found: dict[tuple[str, str], dict[str, Any]]) -> Block:
-    metrics = sorted({metric for _, metric in found if metric.startswith("acc@")}, key=_metric_order)
+def _accuracy(policies: list[str], values: dict[tuple[str, str], dict[str, Any]]) -> Block:
+    metrics = sorted({metric for _, metric in values if metric.startswith("acc@")}, key=_metric_order)
     series = {
-        policy: [(found[policy, metric]["value"] or 0.0) if (policy, metric) in found else 0.0 for metric in metrics]
+        policy: [(values[policy, metric]["value"] or 0.0) if (policy, metric) in values else 0.0 for metric in metrics]
         for policy in policies
     }
     return bars("Accuracy by distance", [metric.removeprefix("acc@") for metric in metrics], series, "share")
 
 
-def _tools(policies: list[str], found: dict[tuple[str, str], dict[str, Any]]) -> list[Block]:
+def _tools(policies: list[str], values: dict[tuple[str, str], dict[str, Any]]) -> list[Block]:
     """How often each tool was called, by policy (SpotAgent, figure 7a)."""
-    metrics = sorted({metric for _, metric in found if metric.startswith("tool_rate/")})
+    metrics = sorted({metric for _, metric in values if metric.startswith("tool_rate/")})
     if not metrics:
         return []
     series = {
-        policy: [(found[policy, metric]["value"] or 0.0) if (policy, metric) in found else 0.0 for metric in metrics]
+        policy: [(values[policy, metric]["value"] or 0.0) if (policy, metric) in values else 0.0 for metric in metrics]
         for policy in policies
     }
     names = [metric.removeprefix("tool_rate/") for metric in metrics]
     return [bars("Answers that called a tool, by tool", names, series, "share")]
 
 
-def _masked(found: dict[tuple[str, str], dict[str, Any]]) -> list[Block]:
+def _masked(values: dict[tuple[str, str], dict[str, Any]]) -> list[Block]:
     """What is left of the accuracy without each cue (GeoAgent D.3)."""
     rows = []
-    for policy in sorted({name for name, _ in found if " without " in name}):
-        asked, _, cue = policy.partition(" without ")
-        whole = f"{asked} whole"
+    for policy in sorted({name for name, _ in values if " without " in name}):
+        base_policy, _, cue = policy.partition(" without ")
+        whole = f"{base_policy} whole"
         cells = [
-            f"{_slice_cell(metric, found.get((whole, metric)))} → {_slice_cell(metric, found.get((policy, metric)))}"
+            f"{_slice_cell(metric, values.get((whole, metric)))} → {_slice_cell(metric, values.get((policy, metric)))}"
             for metric in MASKED
         ]
-        rows.append((asked, cue, *cells, (found.get((policy, MASKED[0])) or {"n": 0})["n"]))
+        rows.append((base_policy, cue, *cells, (values.get((policy, MASKED[0])) or {"n": 0})["n"]))
     if not rows:
         return []
     about = "the same pictures whole → with one kind of cue covered in grey; a policy that rests on one cue falls"

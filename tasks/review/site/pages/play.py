@@ -41,12 +41,13 @@ def _baseline(source: Source) -> list[Block]:
 
 
 def _row(name: str, km: pl.Series) -> list[object]:
-    found = {one.name: one for one in summarize(km.cast(pl.Float64).fill_null(float("nan")).to_numpy())}
+    errors_km = km.cast(pl.Float64).fill_null(float("nan")).to_numpy()
+    by_name = {metric.name: metric for metric in summarize(errors_km)}
     cells = [
-        f"{found[metric].value:,.0f} km"
-        if metric.endswith("_km")
-        else f"{100 * found[metric].value:.0f} % ({100 * found[metric].low:.0f} to {100 * found[metric].high:.0f})"
-        for metric in SHOWN
+        f"{by_name[name].value:,.0f} km"
+        if name.endswith("_km")
+        else f"{100 * by_name[name].value:.0f} % ({100 * by_name[name].low:.0f} to {100 * by_name[name].high:.0f})"
+        for name in SHOWN
     ]
     return [name, *cells, len(km)]
 

@@ -33,8 +33,8 @@ def radius_page(source: Source) -> list[Block]:
     calibrations, radii = (source.read(name).filter(mine) for name in ("calibrations", "radii"))
     if calibrations.is_empty():
         asks = "evaluate --set evaluate.radius.calibrate=true"
-        said = "No policy has answered validation pictures of this snapshot, which radii are calibrated on."
-        return [words(said, "muted"), commands(source.command(asks))]
+        sentence = "No policy has answered validation pictures of this snapshot, which radii are calibrated on."
+        return [words(sentence, "muted"), commands(source.command(asks))]
     blocks: list[Block] = [
         words(
             "A radius is calibrated on answers to validation pictures, group by group: of a group's answers to such "
@@ -45,9 +45,9 @@ def radius_page(source: Source) -> list[Block]:
     ]
     for (policy,), groups in calibrations.sort("policy", "radius_group").group_by("policy", maintain_order=True):
         newest = groups.sort("written_at")["evaluation_id"][-1]
-        groups, given = (one.filter(pl.col("evaluation_id") == newest) for one in (groups, radii))
-        blocks += [heading(str(policy)), *_in_all(source, newest), _groups(groups), *_abstained(given)]
-        blocks += [*_slices(source, newest, groups), *_map(source, given, newest)]
+        groups, own_radii = (frame.filter(pl.col("evaluation_id") == newest) for frame in (groups, radii))
+        blocks += [heading(str(policy)), *_in_all(source, newest), _groups(groups), *_abstained(own_radii)]
+        blocks += [*_slices(source, newest, groups), *_map(source, own_radii, newest)]
     return blocks
 
 
@@ -55,15 +55,17 @@ def _in_all(source: Source, evaluation: str) -> list[Block]:
     rows = source.read("scores").filter(
         (pl.col("snapshot_id") == source.snapshot_id) & (pl.col("evaluation_id") == evaluation)
     )
-    found = {row["metric"]: row for row in rows.to_dicts()}
+    by_metric = {row["metric"]: row for row in rows.to_dicts()}
     titles = {
         "radius_coverage": "places within the radius, of all answers that have one",
         "radius_coverage_given": "of the answers that are given",
         "abstention_rate": "answers that are not given",
     }
-    lines = [(title, _share(found[name]), found[name]["n"]) for name, title in titles.items() if name in found]
-    if "radius_median_km" in found:
-        middle = found["radius_median_km"]
+    lines = [
+        (title, _share(by_metric[name]), by_metric[name]["n"]) for name, title in titles.items() if name in by_metric
+    ]
+    if "radius_median_km" in by_metric:
+        middle = by_metric["radius_median_km"]
         lines.append(("median radius", distance(middle["value"]), middle["n"]))
     return [table(["on the benchmark", "", "n"], lines, ["text", "text", "number"])]
 
@@ -140,9 +142,9 @@ def _abstained(radii: pl.DataFrame) -> list[Block]:
 
 
 def _map(source: Source, radii: pl.DataFrame, evaluation: str) -> list[Block]:
-    said = source.read("predictions").filter(pl.col("evaluation_id") == evaluation).select("image_id", "error_km")
+    errors = source.read("predictions").filter(pl.col("evaluation_id") == evaluation).select("image_id", "error_km")
     places = source.read("labels").select("image_id", "lat", "lon")
-    rows = radii.join(places, on="image_id").join(said, on="image_id", how="left").sort("image_id")
+    rows = radii.join(places, on="image_id").join(errors, on="image_id", how="left").sort("image_id")
     shown = []
     for row in rows.to_dicts():
         group = "not given" if row["abstains"] else GROUPS[row["covered"]]

@@ -58,18 +58,22 @@ def _curves(metrics: dict[str, Any]) -> list[Block]:
 
 def _passes(metrics: dict[str, Any]) -> list[Block]:
     """pass@K over the steps, one plot a distance: how often the best of K answers is near enough."""
-    found = [one for one in metrics.get("validations") or [] if any(name.startswith(PASS) for name in one)]
-    names = sorted({name for one in found for name in one if name.startswith(PASS)}, key=_order)
+    passes = [
+        validation
+        for validation in metrics.get("validations") or []
+        if any(name.startswith(PASS) for name in validation)
+    ]
+    names = sorted({name for validation in passes for name in validation if name.startswith(PASS)}, key=_order)
     by_distance: dict[str, dict[str, list[float | None]]] = {}
     for name in names:
         curve, _, distance = name.partition("/acc@")
-        values = [one.get(name) for one in found]
+        values = [validation.get(name) for validation in passes]
         by_distance.setdefault(distance, {})[curve] = values
-    steps = [one["step"] for one in found]
+    steps = [validation["step"] for validation in passes]
     plots = [
         lines(f"pass@K within {distance}", steps, curves, "step", "share of held-out pictures")
         for distance, curves in by_distance.items()
-        if len(found) > 1
+        if len(passes) > 1
     ]
     about = "share of held-out pictures of which one of K sampled answers is near enough, as training goes on"
     return [heading("pass@K by step", about), *plots] if plots else []
@@ -77,18 +81,22 @@ def _passes(metrics: dict[str, Any]) -> list[Block]:
 
 def _validations(metrics: dict[str, Any]) -> list[Block]:
     """The held-out pictures step by step, and what was found odd on the way."""
-    found, warnings = metrics.get("validations") or [], metrics.get("warnings") or []
+    validations, warnings = metrics.get("validations") or [], metrics.get("warnings") or []
     blocks: list[Block] = []
-    if found:
+    if validations:
         # Measures below each other: there are more of them than a page is wide.
-        names = sorted((name for name in found[-1] if name != "step"), key=_order)
-        shown = found[:: -(-len(found) // MOST_STEPS)]
-        shown = shown if shown[-1] is found[-1] else [*shown, found[-1]]
-        rows = [[name.replace("_", " "), *(round(one.get(name, 0.0), 4) for one in shown)] for name in names]
-        columns = ["on held-out pictures", *(f"step {one['step']:,}" for one in shown)]
+        names = sorted((name for name in validations[-1] if name != "step"), key=_order)
+        shown = validations[:: -(-len(validations) // MOST_STEPS)]
+        shown = shown if shown[-1] is validations[-1] else [*shown, validations[-1]]
+        rows = [
+            [name.replace("_", " "), *(round(validation.get(name, 0.0), 4) for validation in shown)] for name in names
+        ]
+        columns = ["on held-out pictures", *(f"step {validation['step']:,}" for validation in shown)]
         blocks.append(table(columns, rows, ["text", *["number"] * len(shown)]))  # type: ignore[list-item]
     if warnings:
-        blocks.append(table(["step", "warning"], [[one["step"], one["text"]] for one in warnings], ["number", "text"]))
+        blocks.append(
+            table(["step", "warning"], [[warning["step"], warning["text"]] for warning in warnings], ["number", "text"])
+        )
     return blocks
 
 

@@ -68,8 +68,8 @@ def files(source: Source) -> Files:
 def _rows(source: Source) -> pl.DataFrame:
     images = source.read("images").select("image_id", "width", "height", true_lat="lat", true_lon="lon")
     labels = source.read("labels").select("image_id", "country", "region", "city")
-    found = source.read("trajectories").join(images, on="image_id", how="left").join(labels, on="image_id", how="left")
-    return found.sort("verdict", "image_id", "recipe", "sample")
+    rows = source.read("trajectories").join(images, on="image_id", how="left").join(labels, on="image_id", how="left")
+    return rows.sort("verdict", "image_id", "recipe", "sample")
 
 
 def _line(row: dict[str, Any]) -> dict[str, Any]:

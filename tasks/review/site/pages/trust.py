@@ -29,12 +29,12 @@ def checks_page(source: Source) -> list[Block]:
         mine = [check for check in checks if check["table"] == name]
         rows = [
             (
-                "holds" if one["passed"] else "FAILS",
-                one["says"],
-                *(number(one[name]) for name in ("checked", "unexpected")),
-                ", ".join(one["examples"]),
+                "holds" if check["passed"] else "FAILS",
+                check["says"],
+                *(number(check[name]) for name in ("checked", "unexpected")),
+                ", ".join(check["examples"]),
             )
-            for one in mine
+            for check in mine
         ]
         blocks += [
             heading(name),
@@ -91,7 +91,7 @@ def _distances(rows: pl.DataFrame) -> list[Block]:
     """How far each evaluation picture is from the nearest training picture."""
     points = located(rows)
     train, held_out = points.filter(pl.col("split") == "train"), points.filter(pl.col("split") != "train")
-    found, km = nearest(held_out, train, 1)
+    nearest_rows, km = nearest(held_out, train, 1)
     if not km.size:
         return [
             heading("Distance to training"),
@@ -114,7 +114,7 @@ def _distances(rows: pl.DataFrame) -> list[Block]:
             [
                 (
                     ids[at],
-                    others[int(found[at, 0])],
+                    others[int(nearest_rows[at, 0])],
                     distance(float(km[at, 0])),
                     *held_out.select("split", "country").row(at),
                 )
@@ -197,15 +197,15 @@ def _agreement(judged: pl.DataFrame) -> list[Block]:
     """Cohen's kappa of every pair of judges on the pictures both saw."""
     models = judged["model"].unique().sort().to_list()
     lines = []
-    for at, one in enumerate(models):
+    for at, model in enumerate(models):
         for other in models[at + 1 :]:
-            pair = judged.filter(pl.col("model") == one).join(
+            pair = judged.filter(pl.col("model") == model).join(
                 judged.filter(pl.col("model") == other), on="image_id", suffix="_2"
             )
             pair = pair.drop_nulls(["localizability", "localizability_2"])
             if pair.height:
                 same, kappa = cohen_kappa(pair["localizability"].to_list(), pair["localizability_2"].to_list())
-                lines.append((one, other, pair.height, f"{same:.1%}", f"{kappa:.2f}"))
+                lines.append((model, other, pair.height, f"{same:.1%}", f"{kappa:.2f}"))
     if not lines:
         return [heading("Agreement of judges"), words("One judge was asked; agreement needs two.", "muted")]
     return [
@@ -219,8 +219,8 @@ def _agreement(judged: pl.DataFrame) -> list[Block]:
 def _people(source: Source) -> list[Block]:
     marks = source.read("marks")
     if marks.is_empty():
-        said = "No marks of people have been brought in; the page “Mark a sample” collects them."
-        return [heading("People"), words(said, "muted")]
+        sentence = "No marks of people have been brought in; the page “Mark a sample” collects them."
+        return [heading("People"), words(sentence, "muted")]
     wrong = marks.filter(pl.col("mark") == "wrong")
     return [
         heading("People", f"{number(marks.height)} marks, {number(wrong.height)} of them wrong"),
@@ -233,11 +233,11 @@ def _people(source: Source) -> list[Block]:
     ]
 
 
-def cohen_kappa(one: list[str], other: list[str]) -> tuple[float, float]:
+def cohen_kappa(first: list[str], other: list[str]) -> tuple[float, float]:
     """The share of equal verdicts, and Cohen's kappa: (observed - chance) / (1 - chance)."""
-    total = len(one)
-    same = sum(a == b for a, b in zip(one, other, strict=True)) / total
-    chance = sum((one.count(name) / total) * (other.count(name) / total) for name in {*one, *other})
+    total = len(first)
+    same = sum(a == b for a, b in zip(first, other, strict=True)) / total
+    chance = sum((first.count(name) / total) * (other.count(name) / total) for name in {*first, *other})
     return same, 1.0 if chance == 1 else (same - chance) / (1 - chance)
 
 
@@ -264,7 +264,7 @@ def licences_page(source: Source) -> list[Block]:
         heading("Creators", f"the {CREATORS} with most pictures" if ranked.height > CREATORS else ""),
         table(
             ["creator", "pictures", "licences"],
-            [(name, count, ", ".join(map(str, said))) for name, count, said in ranked.head(CREATORS).iter_rows()],
+            [(name, count, ", ".join(map(str, sources))) for name, count, sources in ranked.head(CREATORS).iter_rows()],
             ["text", "number", "text"],
             [f"pictures?creator={name}" for name in ranked.head(CREATORS)["creator"]],
             empty="No source named a creator.",

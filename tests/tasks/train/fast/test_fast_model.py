@@ -13,8 +13,9 @@ from tasks.train.fast.families import fast_model
 from tasks.train.fast.flops import forward_flops
 from tasks.train.fast.layout import VisionShape, vision_layout
 from tasks.train.fast.model import is_worth_compiling
-from tasks.train.fast.packing import Sample, bins, pack, positions_of
+from tasks.train.fast.packing import bins, pack, positions_of
 from tasks.train.fast.padding import pad_vision, plain_state
+from tasks.train.token_samples import Sample
 
 Plain = Callable[[Sample], dict[str, torch.Tensor]]
 IMAGE = 5

@@ -15,10 +15,11 @@ from transformers.vision_utils import get_vision_interpolation_indices_and_weigh
 from schemas.errors import GeofixError
 from tasks.train.fast.families import fast_model
 from tasks.train.fast.flops import forward_flops
-from tasks.train.fast.packing import IGNORED, Sample, pack, positions_of
+from tasks.train.fast.packing import pack, positions_of
 from tasks.train.fast.qwen3_vl import learned_positions
 from tasks.train.rollouts.engine import RolloutEngine
 from tasks.train.rollouts.sampling import Sampling
+from tasks.train.token_samples import IGNORED, Sample
 
 IMAGE, PAD, END, VOCABULARY = 5, 0, 1, 96
 TEXT: dict[str, Any] = {

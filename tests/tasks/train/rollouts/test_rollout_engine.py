@@ -11,9 +11,9 @@ from transformers import Qwen2_5_VLForConditionalGeneration
 
 from schemas.errors import GeofixError
 from tasks.train.fast.families import fast_model
-from tasks.train.fast.packing import Sample
 from tasks.train.rollouts.engine import Rollout, RolloutEngine
 from tasks.train.rollouts.sampling import Sampling, chances, draw, restrict
+from tasks.train.token_samples import Sample
 
 END = 1
 Plain = Callable[[Sample], dict[str, torch.Tensor]]

@@ -21,15 +21,15 @@ from schemas.errors import GeofixError
 from schemas.settings.train import RolloutVllmSettings, TinySettings
 from tasks.train.encoding import Encoder
 from tasks.train.fast.families import fast_model
-from tasks.train.fast.grouped import Completion, Group, pack_groups
+from tasks.train.fast.grouped import pack_groups
 from tasks.train.fast.model import FastModel
-from tasks.train.fast.packing import Sample
 from tasks.train.rollouts import vllm_program
 from tasks.train.rollouts.engine import Rollout
 from tasks.train.rollouts.sampling import Sampling
 from tasks.train.rollouts.source import Engines
 from tasks.train.rollouts.vllm_engines import VllmEngines
 from tasks.train.tiny import build_model, build_processor
+from tasks.train.token_samples import Completion, Group, Sample
 
 TINY = TinySettings(vocabulary=400, hidden=128, layers=2, intermediate=96, vision_hidden=64, vision_layers=2)
 NEW_TOKENS = 12
