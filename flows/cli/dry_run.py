@@ -152,7 +152,7 @@ def cluster_of(spread: SpreadSettings) -> tuple[dict[str, dict[str, float]], lis
 
 def described_gpus() -> list[tuple[int, str, float, float]]:
     """The GPUs of the node that this runs on, as plain values."""
-    return [(one.index, one.name, one.total, one.free) for one in gpus()]
+    return [(gpu.index, gpu.name, gpu.total, gpu.free) for gpu in gpus()]
 
 
 def training_plan(config: Config, nodes: dict[str, dict[str, float]]) -> dict[str, dict[str, int]]:
@@ -160,8 +160,8 @@ def training_plan(config: Config, nodes: dict[str, dict[str, float]]) -> dict[st
     from flows.pools import asked_pools  # with these comes Ray
     from tasks.train.on_workers import workers_wanted
 
-    asked = sorted(asked_pools(config, ["train"]))
-    pools = [(name, config.models.pools[name]) for name in asked]
+    pool_names = sorted(asked_pools(config, ["train"]))
+    pools = [(name, config.models.pools[name]) for name in pool_names]
     beside = [
         Wanted(
             f"models.pools.{name}", pool.tensor_parallel * pool.replicas[0], pool.bundle, "lower its replicas or gpus"
@@ -220,29 +220,34 @@ def train_dry_run(call: Call, size: str | None = None) -> int:
     else:
         nodes, seen = cluster_of(config.spread)
         plan = training_plan(config, nodes)
-    gpu = max(seen, key=lambda one: one.total, default=None)
-    found = forecast(samples, config.train, gpu)
-    fits = [gpu is None or one.fits(gpu) for one in found]
+    gpu = max(seen, key=lambda gpu_seen: gpu_seen.total, default=None)
+    forecasts = forecast(samples, config.train, gpu)
+    fits = [gpu is None or planned.fits(gpu) for planned in forecasts]
     if call.as_json:
         phases = [
             {
-                "training_stage": one.phase,
-                "samples": one.samples,
-                "steps": one.steps,
-                "longest_text_tokens": one.text_tokens,
-                "bytes": {name: round(size) for name, size in one.memory.to_dict().items()},
+                "training_stage": planned.phase,
+                "samples": planned.samples,
+                "steps": planned.steps,
+                "longest_text_tokens": planned.text_tokens,
+                "bytes": {name: round(size) for name, size in planned.memory.to_dict().items()},
                 "fits": None if gpu is None else fit,
-                "settings": fit_text(one.settings, one.phase),
-                "advice": None if fit else one.advice,
+                "settings": fit_text(planned.settings, planned.phase),
+                "advice": None if fit else planned.advice,
             }
-            for one, fit in zip(found, fits, strict=True)
+            for planned, fit in zip(forecasts, fits, strict=True)
         ]
-        print_json({"stages": phases, "gpus": [asdict(one) for one in seen], "nodes": nodes, "placement": plan})
+        print_json(
+            {"stages": phases, "gpus": [asdict(gpu_seen) for gpu_seen in seen], "nodes": nodes, "placement": plan}
+        )
         return DONE if all(fits) else REFUSED
     console = _console()
     columns = ("phase", "samples", "steps", "weights", "grads", "states", "ref.", "activ.", "cache", "total GiB")
-    sizes = [(f"{size / GIB:,.1f}" for size in one.memory.to_dict().values()) for one in found]
-    rows = [(one.phase, f"{one.samples:,}", f"{one.steps:,}", *size) for one, size in zip(found, sizes, strict=True)]
+    sizes = [(f"{size / GIB:,.1f}" for size in planned.memory.to_dict().values()) for planned in forecasts]
+    rows = [
+        (planned.phase, f"{planned.samples:,}", f"{planned.steps:,}", *size)
+        for planned, size in zip(forecasts, sizes, strict=True)
+    ]
     console.print(_table(columns, rows, ("phase",)))
     for device in seen:
         free, whole = device.free / GIB, device.total / GIB
@@ -253,17 +258,17 @@ def train_dry_run(call: Call, size: str | None = None) -> int:
         console.print(f"No GPU in {nodes_text(nodes)}: training would run on the CPU.")
     elif gpu is None:
         console.print("The nodes' GPUs do not say how much memory they have: whether a phase fits is not known.")
-    for one, fit in zip(found, fits, strict=True):
+    for planned, fit in zip(forecasts, fits, strict=True):
         if gpu is None:
             continue
-        taken = f"{one.wanted(gpu.total) / GIB:.1f} of {gpu.total / GIB:.1f} GiB"
+        taken = f"{planned.wanted(gpu.total) / GIB:.1f} of {gpu.total / GIB:.1f} GiB"
         if fit:
-            console.print(f"{one.phase} fits, {taken}: {fit_text(one.settings, one.phase)}")
+            console.print(f"{planned.phase} fits, {taken}: {fit_text(planned.settings, planned.phase)}")
         else:
-            console.print(f"{one.phase} does not fit: it takes {taken} with {fit_text(one.settings, one.phase)}; set "
-                          f"{one.advice}")  # fmt: skip
-        if fit and one.memory.total > gpu.free:
-            console.print(f"{one.phase} fits GPU {gpu.index} once other processes leave it")
+            chosen = fit_text(planned.settings, planned.phase)
+            console.print(f"{planned.phase} does not fit: it takes {taken} with {chosen}; set {planned.advice}")
+        if fit and planned.memory.total > gpu.free:
+            console.print(f"{planned.phase} fits GPU {gpu.index} once other processes leave it")
     if config.train.base != "tiny" and training_path(base_folder(config.train.base)) == "plain":
         console.print("train.base has no packed path: it would train by transformers' own forward pass, slower.")
     console.print("Nothing was loaded and nothing written.")
@@ -318,13 +323,17 @@ def recipe_dry_run(call: Call, stages: Sequence[str]) -> int:
     numbers = compared(paper, config) if paper else []
     tool_calls = _tool_calls(config, sizes, stages)
     as_paper = dataclasses.replace(call, overrides=[*(call.overrides or []), "quality=paper"]).options().resolve()
-    changed = [one for one in settings_of(as_paper, config) if one.value != one.default and one.name != "quality"]
+    changed = [
+        setting
+        for setting in settings_of(as_paper, config)
+        if setting.value != setting.default and setting.name != "quality"
+    ]
     prices = [cost.cost_usd for *_, cost in steps]
     known_usd = sum(usd or 0.0 for usd in prices)
     if call.as_json:
         print_json({
-            "quality": config.quality, "quality_changes": {one.name: one.value for one in changed},
-            "base": config.train.base, "numbers": [asdict(one) for one in numbers], "sizes": sizes.model_dump(),
+            "quality": config.quality, "quality_changes": {setting.name: setting.value for setting in changed},
+            "base": config.train.base, "numbers": [asdict(number) for number in numbers], "sizes": sizes.model_dump(),
             "is_of_lake": in_lake is not None, "hours": hours, "tool_calls": tool_calls,
             "steps": [{"step": step, "pictures": count, "cost": asdict(cost)} for step, count, cost in steps],
             "phases": phases, "total": {"cost_usd": None if None in prices else known_usd, "known_usd": known_usd},
@@ -376,9 +385,9 @@ def _recipe_costs(
     for stage, declared in segments(config, stages):
         for step in declared:
             if isinstance(step, Stage) and step.roles is not None:
-                asked = list(_calls(step.name, section_of(config, step.section or stage), config, sizes))
-                before = history(lake, step.name, models, [role for role, *_ in asked])
-                for role, pictures, calls, tokens in asked:
+                planned = list(_calls(step.name, section_of(config, step.section or stage), config, sizes))
+                before = history(lake, step.name, models, [role for role, *_ in planned])
+                for role, pictures, calls, tokens in planned:
                     known, count = tokens_before(before, role, models)
                     yield step.name, pictures, model_cost(models, role, calls, known if count else tokens, count)
 
@@ -458,19 +467,19 @@ def _calls(
 
 
 def _tool_calls(config: Config, sizes: PaperSizes, stages: Sequence[str]) -> int:
-    found = 0
+    calls = 0
     if "synthesize" in stages and "cold_start" in config.train.phases:
         prompt = RECIPES[config.synthesize.recipe].prompt
-        found += _at_most(sizes.train, config.synthesize.max_images) * (prompt.budgets.calls if prompt.tools else 0)
+        calls += _at_most(sizes.train, config.synthesize.max_images) * (prompt.budgets.calls if prompt.tools else 0)
     if "train" in stages and "grpo" in config.train.phases:
         prompt = rollout_prompt(config.train.recipe, config.train.grpo.max_turns)
-        found += _rollouts(config, sizes) * (prompt.budgets.calls if prompt.tools else 0)
+        calls += _rollouts(config, sizes) * (prompt.budgets.calls if prompt.tools else 0)
     if "evaluate" in stages:
         prompt = prompt_with(config.evaluate.agent_recipe, config.evaluate.tools)
         policies = len(config.evaluate.policies) + config.evaluate.trained
         scaled = config.evaluate.scaling.n * len(config.evaluate.scaling.policies)
-        found += sizes.benchmark * (policies + scaled) * (prompt.budgets.calls if prompt.tools else 0)
-    return found
+        calls += sizes.benchmark * (policies + scaled) * (prompt.budgets.calls if prompt.tools else 0)
+    return calls
 
 
 def _phases(config: Config, sizes: PaperSizes) -> Iterator[dict[str, Any]]:
@@ -501,7 +510,7 @@ def _phases(config: Config, sizes: PaperSizes) -> Iterator[dict[str, Any]]:
 
 def _plain(value: Any) -> str:
     if isinstance(value, list):
-        return ", ".join(_plain(one) for one in value)
+        return ", ".join(_plain(part) for part in value)
     return f"{value:g}" if isinstance(value, float) and value < 1e6 else str(value)
 
 
@@ -515,13 +524,19 @@ def _show_numbers(console: Console, config: Config, numbers: Sequence[NumberPair
         return
     columns = ("", "in the paper", "paper", "ours", "where")
     rows = [
-        (one.of, one.name, _plain(one.printed), f"{_plain(one.ours)}{'' if one.is_same else ' *'}", one.where)
-        for one in numbers
+        (
+            number.of,
+            number.name,
+            _plain(number.printed),
+            f"{_plain(number.ours)}{'' if number.is_same else ' *'}",
+            number.where,
+        )
+        for number in numbers
     ]
     console.print(_table(columns, rows, columns))
-    others = [one for one in numbers if not one.is_same]
-    said = [one for one in others if one.differs]
-    named = f", and {len(said)} that docs/papers.md names" if said else ""
-    console.print(f"{len(numbers)} numbers, {len(others) - len(said)} different{named}.")
-    for one in others:
-        console.print(f"  {one.name}: {one.differs or f'set by {config.profile}, a file, --set or quality'}")
+    others = [number for number in numbers if not number.is_same]
+    explained = [number for number in others if number.differs]
+    named = f", and {len(explained)} that docs/papers.md names" if explained else ""
+    console.print(f"{len(numbers)} numbers, {len(others) - len(explained)} different{named}.")
+    for number in others:
+        console.print(f"  {number.name}: {number.differs or f'set by {config.profile}, a file, --set or quality'}")

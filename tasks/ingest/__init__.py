@@ -7,6 +7,7 @@ from pathlib import Path
 
 from schemas.settings.ingest import IngestSettings, is_dataset_name, is_taken
 from tasks.ingest.refusal import TableRefused
+from tasks.ingest.rows import split_forecast
 from tasks.ingest.run import IngestResult, check_dataset, ingest_table, survey_table
 from tasks.ingest.survey import Survey
 
@@ -17,6 +18,7 @@ __all__ = [
     "check_dataset",
     "dataset_name",
     "ingest_table",
+    "split_forecast",
     "survey_table",
 ]
 

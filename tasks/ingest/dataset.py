@@ -92,9 +92,9 @@ def retire(lake: Lake, dataset: str, seen: Iterable[str]) -> int:
 def forget_refusals(lake: Lake, dataset: str) -> int:
     """Let the next run try rows again that were refused for their picture; returns their number."""
     refused = live_rows(lake, "rejects").filter(of_dataset(dataset)).select("stage", "item_id", "reason")
-    found = lake.collect("rejects", refused)
+    rejects = lake.collect("rejects", refused)
     about_row = pl.any_horizontal([pl.col("reason").str.starts_with(start) for start in _ABOUT_THE_ROW])
-    again = found.filter(~about_row)
+    again = rejects.filter(~about_row)
     if again.height:
         commit = Commit(new_run_id(f"{NAME}-again"), 1, NAME, code_version=code_version())
         lake.tombstone("rejects", again, "to be tried again", commit)

@@ -34,20 +34,20 @@ def drawn(survey: Survey, settings: IngestSettings, strata: Strata | None = None
     share = settings.share if settings.share is not None else next(iter(by_layout), 1.0)
     if share == 1.0 and settings.draw is None:
         return _held_out(survey, settings)
-    found, words = survey, []
+    remaining, words = survey, []
     if share < 1.0:
         rows = pl.concat(_chances(survey, settings.seed)).filter(pl.col("chance") < share)["row"]
-        found = replace(found, chosen=rows.sort(), rows=len(rows))
+        remaining = replace(remaining, chosen=rows.sort(), rows=len(rows))
         words.append(f"a share of {share:g}")
     if settings.draw is not None:
         by_cities = settings.draw_by == "cities"
-        rows = _by_cities(found, settings) if by_cities else _by_strata(found, settings, strata)
-        found = replace(found, chosen=rows.sort(), rows=len(rows))
+        rows = _by_cities(remaining, settings) if by_cities else _by_strata(remaining, settings, strata)
+        remaining = replace(remaining, chosen=rows.sort(), rows=len(rows))
         words.append(f"{settings.draw:,} by {'cities, one a point of interest' if by_cities else 'country and cell'}")
-    if not found.rows:
+    if not remaining.rows:
         raise TableRefused(f"{survey.table.path}: none of its {survey.rows:,} rows is drawn; draw more of them")
-    note = f"drawn: {found.rows:,} of {survey.rows:,} rows ({', then '.join(words)}); the others are not looked at"
-    return _held_out(replace(found, notes=(*survey.notes, note)), settings)
+    note = f"drawn: {remaining.rows:,} of {survey.rows:,} rows ({', then '.join(words)}); the others are not looked at"
+    return _held_out(replace(remaining, notes=(*survey.notes, note)), settings)
 
 
 def _held_out(survey: Survey, settings: IngestSettings) -> Survey:
@@ -87,8 +87,8 @@ def _chances(survey: Survey, seed: int | str, *columns: str) -> Iterator[pl.Data
 
 
 def _chance(seed: int | str, text: str) -> float:
-    found = hashlib.blake2b(f"{seed}|{text}".encode(), digest_size=8).digest()
-    return int.from_bytes(found, "big") / 2**64
+    lot = hashlib.blake2b(f"{seed}|{text}".encode(), digest_size=8).digest()
+    return int.from_bytes(lot, "big") / 2**64
 
 
 def _by_strata(survey: Survey, settings: IngestSettings, strata: Strata | None) -> pl.Series:

@@ -35,19 +35,19 @@ class PictureFolder:
 
     def find(self, path: str) -> Found | Refusal:
         """The file a row names."""
-        found = self._stat(path, path)
-        if "\\" in path and isinstance(found, Refusal):
+        file = self._stat(path, path)
+        if "\\" in path and isinstance(file, Refusal):
             return self._stat(path.replace("\\", "/"), path)
-        return found
+        return file
 
     def find_by_id(self, names: Sequence[str], in_subfolders: bool) -> Found | Refusal:
         """The first of several names that is there, in the folder or one folder deeper."""
         refusals: list[Refusal] = []
         for folder, name in self._places(names, in_subfolders):
-            found = self._stat(f"{folder}/{name}" if folder else name, name)
-            if isinstance(found, Found):
-                return found
-            refusals.append(found)
+            file = self._stat(f"{folder}/{name}" if folder else name, name)
+            if isinstance(file, Found):
+                return file
+            refusals.append(file)
         return next((refusal for refusal in refusals if refusal.reason != "missing_file"), refusals[0])
 
     def _places(self, names: Sequence[str], in_subfolders: bool) -> Iterator[tuple[str, str]]:
@@ -71,9 +71,9 @@ class PictureFolder:
 
     def read(self, name: str, max_bytes: int) -> bytes | Refusal:
         """The bytes of a file that was found before. It is looked at again: between the two it may have changed."""
-        found = self._stat(name, name)
-        if isinstance(found, Found) and found.size > max_bytes:
-            return Refusal("too_big", f"{found.size / 1e6:.1f} MB, at most {max_bytes / 1e6:g} MB are read", given=name)
+        file = self._stat(name, name)
+        if isinstance(file, Found) and file.size > max_bytes:
+            return Refusal("too_big", f"{file.size / 1e6:.1f} MB, at most {max_bytes / 1e6:g} MB are read", given=name)
         return self.head(name, max_bytes)
 
     @cached_property
@@ -100,20 +100,20 @@ class PictureFolder:
         first, last = (int(np.searchsorted(hashes, hash(name), side)) for side in ("left", "right"))
         return [self._subfolders[number] for number in numbers[first:last]]
 
-    def _stat(self, name: str, given: str) -> Found | Refusal:
+    def _stat(self, name: str, text: str) -> Found | Refusal:
         try:
             joined = os.path.normpath(os.path.join(self._real, name))  # noqa: PTH118 - absolute names replace the folder
             inside = self._holds(joined)
             status = os.stat(joined) if inside else None  # noqa: PTH116 - first: it is quick and many names are tried
             if status is None or not self._holds(os.path.realpath(joined)):
-                return Refusal("path_escapes", f"leads outside the picture folder {self.root}", given=given)
+                return Refusal("path_escapes", f"leads outside the picture folder {self.root}", given=text)
         except (FileNotFoundError, NotADirectoryError):
-            return Refusal("missing_file", f"there is no such file in {self.root}", given=given)
+            return Refusal("missing_file", f"there is no such file in {self.root}", given=text)
         except (OSError, ValueError) as error:
-            said = (error.strerror if isinstance(error, OSError) else None) or "this is not a path"
-            return Refusal("file_unreadable", f"cannot be read: {said}", given=given)
+            reason = (error.strerror if isinstance(error, OSError) else None) or "this is not a path"
+            return Refusal("file_unreadable", f"cannot be read: {reason}", given=text)
         if not stat.S_ISREG(status.st_mode):
-            return Refusal("file_unreadable", "is not a plain file", given=given)
+            return Refusal("file_unreadable", "is not a plain file", given=text)
         # Relative to the folder, but with its links: the name the user knows.
         return Found(os.path.relpath(joined, self._real), status.st_size, status.st_mtime_ns)
 

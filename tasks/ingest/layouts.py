@@ -36,8 +36,8 @@ class Layout:
     def pick(self, names: Sequence[str]) -> dict[str, str]:
         """For each field of the layout that the table has, the table's own name of its column."""
         own = {name.casefold(): name for name in reversed(names)}
-        found = {f: next((own[a] for a in aliases if a in own), None) for f, aliases in self.columns.items()}
-        return {f: name for f, name in found.items() if name is not None}
+        picked = {f: next((own[a] for a in aliases if a in own), None) for f, aliases in self.columns.items()}
+        return {f: name for f, name in picked.items() if name is not None}
 
 
 PLAIN = Layout(

@@ -96,8 +96,8 @@ def _stored(data: bytes, kind: str, stays: bool, rules: PictureRules) -> tuple[b
         return panorama, ImageFacts(width, height, "JPEG", "jpg")
     stored, facts = cleaned(data, turn=not stays)
     if facts.width * facts.height < rules.min_pixels:
-        said = f"{facts.width} x {facts.height}, at least {rules.min_pixels:,} pixels are needed"
-        raise BadImage("too_small", said)
+        problem = f"{facts.width} x {facts.height}, at least {rules.min_pixels:,} pixels are needed"
+        raise BadImage("too_small", problem)
     return stored, facts
 
 
@@ -121,8 +121,8 @@ def _other_format(data: bytes) -> str | None:
 
 def _refused_for_tags(tags: Tags, item: Mapping[str, Any], rules: PictureRules) -> Refusal | None:
     if tags.already_turned and rules.orientation == "refuse":
-        said = f"EXIF says to turn it (orientation {tags.orientation}), and by its sizes that it was turned already"
-        return Refusal("orientation_contradicts", said)
+        problem = f"EXIF says to turn it (orientation {tags.orientation}), and by its sizes that it was turned already"
+        return Refusal("orientation_contradicts", problem)
     if rules.exif_km is None or tags.lat is None or tags.lon is None:
         return None
     away_km = distance_km(item["lat"], item["lon"], tags.lat, tags.lon)

@@ -39,10 +39,10 @@ class Sign:
     as_given: int = 0
     first: tuple[int, float, float] | None = None  # row, lat, lon that speak for an exchange
 
-    def observe(self, rows: NDArray[np.int64], lat: Floats, lon: Floats, given: Bools, exchanged: Bools) -> None:
-        only = np.flatnonzero(exchanged & ~given)
+    def observe(self, rows: NDArray[np.int64], lat: Floats, lon: Floats, as_is: Bools, exchanged: Bools) -> None:
+        only = np.flatnonzero(exchanged & ~as_is)
         self.exchanged += len(only)
-        self.as_given += int((given & ~exchanged).sum())
+        self.as_given += int((as_is & ~exchanged).sum())
         if self.first is None and len(only):
             at = only[0]
             self.first = int(rows[at]), float(lat[at]), float(lon[at])
@@ -68,9 +68,9 @@ class Positions:
     def observe(self, rows: NDArray[np.int64], lat: Floats, lon: Floats, country: NDArray[np.int64]) -> None:
         """Count a batch of the table. `country` is the number of the country each row names, 0 where it names none."""
         self.rows += len(rows)
-        given, exchanged = _on_earth(lat, lon), _on_earth(lon, lat)
-        self.range.observe(rows, lat, lon, given, exchanged)
-        both = np.flatnonzero(given & exchanged & ~((lat == 0) & (lon == 0)))
+        as_is, exchanged = _on_earth(lat, lon), _on_earth(lon, lat)
+        self.range.observe(rows, lat, lon, as_is, exchanged)
+        both = np.flatnonzero(as_is & exchanged & ~((lat == 0) & (lon == 0)))
         rows, lat, lon, country = rows[both], lat[both], lon[both], country[both]
         here, there = country_number(lat, lon), country_number(lon, lat)
         # Antarctica is land, but no photo of a temperate place whose longitude became a latitude was taken there. Small
@@ -84,7 +84,7 @@ class Positions:
     def why_exchanged(self, word: str) -> str | None:
         """What says that the columns are exchanged, in words; None when nothing does."""
         country_denies = self.country.as_given > TIMES * self.country.exchanged
-        for sign, said in (
+        for sign, claim in (
             (self.country, "rows lie in the country they name only when exchanged"),
             (self.range, "latitudes are beyond 90 and would do as longitudes"),
             (self.land, "points lie at sea, and on land when exchanged"),
@@ -92,7 +92,7 @@ class Positions:
             if sign.first and sign.says_exchanged(self.rows) and not (sign is self.land and country_denies):
                 row, lat, lon = sign.first
                 first = f"(first: {word} {row}, lat {lat:g}, lon {lon:g})"
-                return f"{sign.exchanged:,} of {self.rows:,} {said} {first}"
+                return f"{sign.exchanged:,} of {self.rows:,} {claim} {first}"
         return None
 
 
@@ -150,8 +150,8 @@ def _home_countries() -> NDArray[np.int64]:
 def in_other_country(lat: Floats, lon: Floats, named: NDArray[np.int64]) -> Bools:
     """Whether a point lies in another country than the named one, and not near its border. 0 names none."""
     home = _home_countries()
-    found = country_number(lat, lon)
-    other: Bools = np.asarray((named != 0) & (found != 0) & (home[found] != home[named]))
+    country = country_number(lat, lon)
+    other: Bools = np.asarray((named != 0) & (country != 0) & (home[country] != home[named]))
     at = np.flatnonzero(other)
     for north, east in ((1, 0), (-1, 0), (0, 1), (0, -1), (1, 1), (1, -1), (-1, 1), (-1, -1)):
         near = country_number(np.clip(lat[at] + north * BORDER_DEG, -90, 90), lon[at] + east * BORDER_DEG)

@@ -16,6 +16,7 @@ from tasks.ingest.table import Table, check_parquet
 
 _ADDRESS = ("neighbourhood", "city", "county", "state", "region", "country", "country_code", "continent")
 _LEAST_OF_ADDRESS = 3  # columns: a single one occurs in other tables too
+_BENCHMARK = re.compile(r"im2gps|yfcc4k|benchmark|(?<![a-z])test(?![a-z])")
 _ONE_ONLY = ("lat", "lon", "licence", "split")
 
 
@@ -63,19 +64,29 @@ def _note(layout: Layout, why: str, settings: IngestSettings) -> list[str]:
     return [f"taken for {layout.name}: {why}{''.join(follows)} (--layout says otherwise)"]
 
 
+def benchmark_hint(table: Table, layout: Layout, settings: IngestSettings, has_split: bool) -> list[str]:
+    """A line where the file's name speaks of a benchmark and its photos would be split like any others."""
+    match = _BENCHMARK.search(table.path.name.casefold())
+    if match is None or layout.split or has_split or settings.split or settings.purpose:
+        return []
+    return [f"the file's name says {match[0]}: --as benchmark keeps its photos out of training"]
+
+
 def _of_flickr(table: Table, have: Mapping[str, str], settings: IngestSettings) -> tuple[Layout, list[str]]:
     name = table.path.name.casefold()
     named = [layout for layout in LAYOUTS.values() if layout.file_name and re.search(layout.file_name, name)]
-    if len(named) == 1:
+    is_torn = any(layout.split for layout in named) and "train" in name
+    if len(named) == 1 and not is_torn:
         return named[0], _note(named[0], "the file's name says so", settings)
     address = [have[level] for level in _ADDRESS if level in have]
     if not named and len(address) >= _LEAST_OF_ADDRESS:
         return MP16_PRO, _note(MP16_PRO, f"columns {listed(address)} are those of MP16-Pro", settings)
     if not named and {"path", "url"} & PLAIN.pick(table.columns).keys():
         return PLAIN, []
+    which = "both" if is_torn else "more than one" if named else "none"
     raise TableRefused(
         f"{table.path}: its columns {listed(table.columns)} are those of MP-16, for training, and of the benchmarks "
-        f"Im2GPS3k and YFCC4k alike, and the file's name says {'more than one' if named else 'none'} of them; say "
+        f"Im2GPS3k and YFCC4k alike, and the file's name says {which} of them; say "
         "which: --layout mp16-pro, --layout im2gps3k or --layout yfcc4k, or, for photos of your own, add a column path"
     )
 

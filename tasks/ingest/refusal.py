@@ -73,9 +73,9 @@ class Refusal:
 
     def evidence(self, row: int) -> dict[str, Any]:
         """What goes into the rejects table. Addresses lose their signatures on the way."""
-        found: dict[str, Any] = {"row": row, "problem": safe_text(self.problem, limit=300), "fix": FIXES[self.reason]}
+        facts: dict[str, Any] = {"row": row, "problem": safe_text(self.problem, limit=300), "fix": FIXES[self.reason]}
         if self.column is not None:
-            found["column"] = safe_text(self.column, limit=60)
+            facts["column"] = safe_text(self.column, limit=60)
         if self.given is not None:
-            found["given"] = safe_text(self.given, limit=SHOWN)
-        return found
+            facts["given"] = safe_text(self.given, limit=SHOWN)
+        return facts

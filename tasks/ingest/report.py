@@ -55,8 +55,8 @@ class Report:
         items = batch.lazy().select("row", "source_id", item_id="id")
 
         def of_batch(table: str, *columns: str) -> pl.DataFrame:
-            found = live_rows(lake, table).select("item_id", *columns).join(items, on="item_id", how="inner")
-            return lake.collect(table, found.select("row", "source_id", *columns))
+            rows = live_rows(lake, table).select("item_id", *columns).join(items, on="item_id", how="inner")
+            return lake.collect(table, rows.select("row", "source_id", *columns))
 
         for row, source_id, reason, text in of_batch("rejects", "reason", "evidence_json").sort("row").iter_rows():
             evidence = json.loads(text or "{}")
@@ -70,9 +70,9 @@ class Report:
         items = items.join(batch.lazy().filter(pl.col("refusal").is_null()).select("row"), on="row", how="semi")
         noted = of_batch("images", "notes").explode("notes").drop_nulls("notes").sort("row", "notes")
         for row, source_id, note in noted.iter_rows():
-            reason, _, given = note.partition(": ")
-            self._write(row, source_id, "kept", reason, "", given, "", "")
-            self.noted.count(reason, {"row": row, "id": source_id, "given": given})
+            reason, _, value = note.partition(": ")
+            self._write(row, source_id, "kept", reason, "", value, "", "")
+            self.noted.count(reason, {"row": row, "id": source_id, "given": value})
 
     def _write(self, row: int, *texts: str | None) -> None:
         self._writer.writerow((row, *(_no_formula(text or "") for text in texts)))

@@ -32,6 +32,7 @@ from tasks.services.errors import safe_url
 
 LONGEST_ID = 500
 NULL_ISLAND_KM = 1.0
+FORECAST_ROWS = 100_000  # a look at more would delay the start of large tables
 _UNPRINTABLE = r"[\p{C}\p{Z}&&[^ ]]"
 _PLACES = re.compile(r"\{(?:id|flat|deep)\}")
 _FLAT = re.compile(r"([0-9a-f]{2})_([0-9a-f]{2})_([^/]+)")
@@ -59,7 +60,7 @@ def item_batches(
     rows that name none."""
     checks = RowChecks(survey, settings)
     for rows in survey.batches(settings.rows_at_a_time):
-        found = _with_splits(checks.with_pictures(checks.check(rows)), survey.names["lat"], plan)
+        checked = _with_splits(checks.with_pictures(checks.check(rows)), survey.names["lat"], plan)
         survey.check_unchanged()
         # An id that cannot be one is told in the evidence, made safe to show; no name is made of it.
         known = pl.when(pl.col("reason").is_null() | (pl.col("reason") != "bad_id")).then("source_id")
@@ -71,7 +72,7 @@ def item_batches(
         refused = pl.when(~good).then(pl.struct("row", *REFUSAL))
         kept = [name for name in ITEM if name not in ("id", "row", "source_id", "refusal")]
         yield (
-            found.select(
+            checked.select(
                 item_id.alias("id"),
                 "row",
                 known.alias("source_id"),
@@ -81,6 +82,24 @@ def item_batches(
             .cast(pl.Schema(ITEM))
             .select(list(ITEM))
         )
+
+
+def split_forecast(survey: Survey, settings: IngestSettings, plan: PlanSettings) -> str:
+    """One line, before anything is read in, if rows will be refused because another split is near; else empty."""
+    checks, seen, near = RowChecks(survey, settings), 0, 0
+    for rows in survey.batches(settings.rows_at_a_time):
+        values = checks.check(rows)
+        seen += values.height
+        near += _with_splits(values, survey.names["lat"], plan).filter(pl.col("reason") == "near_other_split").height
+        if seen >= FORECAST_ROWS:
+            break
+    if not near:
+        return ""
+    looked_at = f"{seen:,}" if seen >= survey.rows else f"the first {seen:,}"
+    return (
+        f"{near:,} of {looked_at} rows will be refused: they lie nearer than {plan.buffer_km:g} km to a cell of "
+        "another split (near_other_split); give the dataset one split with --split, or lower plan.buffer_km"
+    )
 
 
 def _evidence(row: Mapping[str, Any]) -> str:
@@ -96,27 +115,25 @@ def _with_splits(rows: pl.DataFrame, column: str, plan: PlanSettings) -> pl.Data
         return rows
     lat, lon = open_ones["lat"].to_numpy(), open_ones["lon"].to_numpy()
     splits = split_of_cells(plan.seed, plan.split, plan.buffer_km)
-    found = open_ones.select(
+    placed = open_ones.select(
         "row",
         cell_split=pl.Series([SPLIT_NAMES[n] for n in splits[cell_number(lat, lon)]], dtype=pl.String),
         clear=pl.Series(keeps_clear(lat, lon, splits, plan.buffer_km)),
         at=pl.Series([f"{a:g}, {b:g}" for a, b in zip(lat, lon, strict=True)], dtype=pl.String),
     )
-    rows = rows.join(found, on="row", how="left", maintain_order="left")
+    rows = rows.join(placed, on="row", how="left", maintain_order="left")
     near = pl.col("clear").eq(False).fill_null(False)
-    said = f"nearer than {plan.buffer_km:g} km to a cell of another split"
+    problem = f"nearer than {plan.buffer_km:g} km to a cell of another split"
     return rows.with_columns(
         pl.coalesce("split", "cell_split").alias("split"),
-        *_where(near, _refusal("near_other_split", said, column, pl.col("at"))),
+        *_where(near, _refusal("near_other_split", problem, column, pl.col("at"))),
     )
 
 
-def _refusal(reason: str, problem: str | pl.Expr, column: str, given: pl.Expr | None = None) -> pl.Expr:
+def _refusal(reason: str, problem: str | pl.Expr, column: str, text: pl.Expr | None = None) -> pl.Expr:
     empty = pl.lit(None, dtype=pl.String)
-    said = pl.lit(problem) if isinstance(problem, str) else problem
-    return pl.struct(
-        reason=pl.lit(reason), problem=said, column=pl.lit(column), given=empty if given is None else given
-    )
+    told = pl.lit(problem) if isinstance(problem, str) else problem
+    return pl.struct(reason=pl.lit(reason), problem=told, column=pl.lit(column), given=empty if text is None else text)
 
 
 def _where(condition: pl.Expr, refusal: pl.Expr) -> list[pl.Expr]:
@@ -185,9 +202,9 @@ class RowChecks:
         missing = names.get("attribution") or names.get("creator") or "attribution"
         yield pl.col("attribution").is_null(), _refusal("no_attribution", "is empty", missing)
         for name, known in (("split", SPLITS), ("kind", KINDS)):
-            said = f"is none of {', '.join(dict.fromkeys(known.values()))}"
+            problem = f"is none of {', '.join(dict.fromkeys(known.values()))}"
             unknown = pl.col(name).is_not_null() & pl.col(f"{name}_known").is_null()
-            yield unknown, _refusal(f"bad_{name}", said, names.get(name, name), pl.col(name))
+            yield unknown, _refusal(f"bad_{name}", problem, names.get(name, name), pl.col(name))
 
     def _id_checks(self, column: str) -> Iterator[tuple[pl.Expr, pl.Expr]]:
         text, word = pl.col("source_id"), self.survey.table.word
@@ -210,8 +227,8 @@ class RowChecks:
         for name in ("lat", "lon"):
             text = pl.col(name)
             yield text.is_null(), _refusal("no_position", empty, names[name])
-            said = "is not a number of degrees with a decimal point"
-            yield pl.col(f"{name}_deg").is_null(), _refusal("bad_position", said, names[name], text)
+            problem = "is not a number of degrees with a decimal point"
+            yield pl.col(f"{name}_deg").is_null(), _refusal("bad_position", problem, names[name], text)
         lat, lon = pl.col("lat_deg"), pl.col("lon_deg")
         for name, value, limit in (("lat", lat, 90), ("lon", lon, 180)):
             yield value.abs() > limit, _refusal("out_of_range", f"outside -{limit}..{limit}", names[name], both)
@@ -226,11 +243,11 @@ class RowChecks:
 
     def _attribution(self) -> pl.Expr:
         template = self.settings.attribution or self.survey.layout.attribution
-        given = {"id": "source_id", "creator": "creator", "licence": "licence"}
+        columns = {"id": "source_id", "creator": "creator", "licence": "licence"}
 
         def filled(text: str) -> pl.Expr:
             parts = re.split(r"\{(id|creator|licence)\}", text)
-            texts = (pl.col(given[part]) if n % 2 else pl.lit(part) for n, part in enumerate(parts))
+            texts = (pl.col(columns[part]) if n % 2 else pl.lit(part) for n, part in enumerate(parts))
             return pl.concat_str(*texts)  # null where the creator is asked for and unknown
 
         templates = [filled(text) for text in (template, "Photo {id} by {creator}, {licence}") if text]
@@ -241,8 +258,8 @@ class RowChecks:
         good = rows.filter(pl.col("reason").is_null()).select("row", "id", "source_id", "path", "url")
         found = [self.find_picture(fields) for fields in good.iter_rows(named=True)]
         pictures = [
-            {**one.__dict__, "at": row} if isinstance(one, Refusal) else {**one, "at": row}
-            for row, one in zip(good["row"], found, strict=True)
+            {**picture.__dict__, "at": row} if isinstance(picture, Refusal) else {**picture, "at": row}
+            for row, picture in zip(good["row"], found, strict=True)
         ]
         schema = {"at": pl.Int64, "file": pl.String, "url": pl.String, "size": pl.Int64, "mtime_ns": pl.Int64}
         frame = pl.DataFrame(pictures, {**schema, **dict.fromkeys(REFUSAL, pl.String)})
@@ -257,21 +274,21 @@ class RowChecks:
         path, url = fields["path"], fields["url"]
         if path is not None:
             if is_web_address(path):
-                said = "is an address, not a path: call the column url"
-                return Refusal("missing_file", said, names["path"], safe_url(path))
+                problem = "is an address, not a path: call the column url"
+                return Refusal("missing_file", problem, names["path"], safe_url(path))
             return _place(self.folder.find(path), names["path"])
         # Datasets name addresses that have long expired beside pictures that lie in a folder: the folder comes first.
         if layout.files and (images or url is None):
             # The id as it stands in the table, too: a file's name may be in the other Unicode form.
             known = [fields["id"] or "", fields["source_id"]]
-            files = dict.fromkeys(name for one in known for name in file_names(layout.files, one))
+            files = dict.fromkeys(name for source_id in known for name in file_names(layout.files, source_id))
             return _place(self.folder.find_by_id(list(files), layout.in_subfolders), names["id"])
         if url is None:
             columns = " and ".join(names[n] for n in ("path", "url") if n in names) or "path"
             return Refusal("no_picture", "neither path nor address is given", columns)
         if images:
-            said = "--images names a folder, but no known column names a file in it, and no address is asked then"
-            return Refusal("no_picture", f"{said}: call the column of file names path", names["url"])
+            problem = "--images names a folder, but no known column names a file in it, and no address is asked then"
+            return Refusal("no_picture", f"{problem}: call the column of file names path", names["url"])
         if not is_web_address(url):
             shown = safe_url(url) if "://" in url else url
             return Refusal("bad_url", "only http:// and https:// addresses are asked", names["url"], shown)
@@ -282,14 +299,14 @@ def _compare_with_map(rows: pl.DataFrame) -> pl.DataFrame:
     """The rows with what the map says of their positions; null where there is none on Earth."""
     on_earth = rows.filter((pl.col("lat_deg").abs() <= 90) & (pl.col("lon_deg").abs() <= 180))
     lat, lon = on_earth["lat_deg"].to_numpy(), on_earth["lon_deg"].to_numpy()
-    found = on_earth.select(
+    compared = on_earth.select(
         "row",
         null_island=pl.Series(distance_km(0.0, 0.0, lat, lon) < NULL_ISLAND_KM),
         mid_ocean=pl.Series(in_mid_ocean(lat, lon)),
         other_country=pl.Series(in_other_country(lat, lon, country_numbers(on_earth["country"]))),
         country_there=pl.Series(country_of(lat, lon)),
     )
-    return rows.join(found, on="row", how="left", maintain_order="left")
+    return rows.join(compared, on="row", how="left", maintain_order="left")
 
 
 def _known(name: str, words: Mapping[str, str]) -> pl.Expr:
@@ -309,14 +326,14 @@ def _notes(**read: pl.Expr) -> pl.Expr:
         )
         for name, value in read.items()
     ]
-    found = pl.concat_list(notes).list.drop_nulls()
-    return pl.when(found.list.len() > 0).then(found).map_elements(lambda one: json.dumps(list(one)), pl.String)
+    lines = pl.concat_list(notes).list.drop_nulls()
+    return pl.when(lines.list.len() > 0).then(lines).map_elements(lambda texts: json.dumps(list(texts)), pl.String)
 
 
-def _place(found: Found | Refusal, column: str) -> dict[str, Any] | Refusal:
-    if isinstance(found, Refusal):
-        return Refusal(found.reason, found.problem, column, found.given)
-    return {"file": found.name, "size": found.size, "mtime_ns": found.mtime_ns}
+def _place(file: Found | Refusal, column: str) -> dict[str, Any] | Refusal:
+    if isinstance(file, Refusal):
+        return Refusal(file.reason, file.problem, column, file.given)
+    return {"file": file.name, "size": file.size, "mtime_ns": file.mtime_ns}
 
 
 def is_web_address(text: str) -> bool:

@@ -64,10 +64,10 @@ def survey_table(path: Path, settings: IngestSettings, strata: Strata | None = N
 
     `strata` are for settings that draw rows by country and cell.
     """
-    found = drawn(survey_rows(path, settings), settings, strata)
+    survey = drawn(survey_rows(path, settings), settings, strata)
     if not settings.replace:
-        _check_pictures(found, settings)
-    return found
+        _check_pictures(survey, settings)
+    return survey
 
 
 def _check_pictures(survey: Survey, settings: IngestSettings) -> None:
@@ -78,14 +78,14 @@ def _check_pictures(survey: Survey, settings: IngestSettings) -> None:
     checks, missing, first = RowChecks(survey, settings), 0, ""
     for batch in survey.batches():
         for row in checks.check(batch).filter(pl.col("reason").is_null()).iter_rows(named=True):
-            found = checks.find_picture(row)
-            if not isinstance(found, Refusal):
+            picture = checks.find_picture(row)
+            if not isinstance(picture, Refusal):
                 return
-            if found.reason in ("missing_file", "path_escapes"):
+            if picture.reason in ("missing_file", "path_escapes"):
                 missing += 1
-                said = safe_text(found.problem, limit=300)
-                shown = safe_text(found.given or "", limit=SHOWN)
-                first = first or f"{survey.table.word} {row['row']}, {found.column} {shown!r}: {said}"
+                problem = safe_text(picture.problem, limit=300)
+                shown = safe_text(picture.given or "", limit=SHOWN)
+                first = first or f"{survey.table.word} {row['row']}, {picture.column} {shown!r}: {problem}"
     if missing >= ENOUGH_BAD and missing * 2 > survey.rows:
         raise TableRefused(
             f"{survey.table.path}: none of the pictures of its {survey.rows:,} rows is there (first: {first}); name "

@@ -14,7 +14,7 @@ from schemas.settings.ingest import IngestSettings
 from tasks.ingest.fields import FIELDS, STORED, read_degrees, row_id
 from tasks.ingest.layouts import LAYOUTS, YFCC4K, Layout
 from tasks.ingest.positions import Positions, country_numbers
-from tasks.ingest.recognise import check_columns, recognise
+from tasks.ingest.recognise import benchmark_hint, check_columns, recognise
 from tasks.ingest.refusal import TableRefused
 from tasks.ingest.table import BATCH, Table, open_table
 from tasks.lake.ids import float_can_hold, long_ids, written_as_float
@@ -63,12 +63,12 @@ class Survey:
 def stamp_of(path: Path) -> tuple[int, ...]:
     """What changes when a file does."""
     try:
-        found = path.stat()
+        info = path.stat()
     except OSError as error:
         raise TableRefused(f"{path}: cannot be read: {error.strerror or error}") from error
     if path.is_dir():  # its rows are read once, and each picture is looked at again when it is opened
-        return (found.st_ino,)
-    return found.st_ino, found.st_size, found.st_mtime_ns
+        return (info.st_ino,)
+    return info.st_ino, info.st_size, info.st_mtime_ns
 
 
 def survey_rows(path: Path, settings: IngestSettings) -> Survey:
@@ -80,6 +80,7 @@ def survey_rows(path: Path, settings: IngestSettings) -> Survey:
     if settings.swap_lat_lon:
         names["lat"], names["lon"] = names["lon"], names["lat"]
     check_columns(table, layout, names, settings)
+    guesses += benchmark_hint(table, layout, settings, "split" in names)
     own = path.absolute() if table.format == "folder" else path.absolute().parent
     folder = Path(settings.images).expanduser().absolute() if settings.images else own
     return _Count(Survey(table, layout, names, 0, (*table.notes, *guesses), folder, stamp), settings).done()

@@ -73,7 +73,7 @@ Records = Iterator[tuple[int, list[str | None] | Refusal]]  # number of a row an
 def _frame(good: pl.DataFrame, bad: Bad, fields: list[str]) -> pl.DataFrame:
     text = pl.col(fields).str.strip_chars()
     good = good.select("row", pl.when(~text.str.to_lowercase().is_in(EMPTY)).then(text))
-    rows = [(number, one.reason, one.problem, one.column, one.given) for number, one in bad]
+    rows = [(number, refusal.reason, refusal.problem, refusal.column, refusal.given) for number, refusal in bad]
     schema = {"row": pl.Int64, **dict.fromkeys(REFUSAL, pl.String)}
     return pl.concat([good, pl.DataFrame(rows, schema, orient="row")], how="diagonal").sort("row")
 
@@ -149,7 +149,7 @@ def _open_csv(table: Table, layout: Layout | None) -> Table:
     fields = first.split("\t")
     if layout is not None and len(fields) in layout.headless and fields[1].isdigit():
         return replace(table, format="tsv", columns=layout.headless[len(fields)], headless=True)
-    number, header = next(_csv_records(table))
+    number, header = next(_csv_records(table), (1, Refusal("unreadable_row", "there are none")))
     if isinstance(header, Refusal):
         raise TableRefused(f"{table.path}: line {number}, the column names: {header.problem}")
     return _with_columns(table, [" ".join((name or "").split()) for name in header])

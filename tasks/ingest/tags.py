@@ -160,8 +160,8 @@ def _angle(xmp: str | None, exif: float | None) -> tuple[float | None, bool]:
     pose = _rational(xmp) if xmp is not None else None
     # Cameras that do not know their pose write 0 there, beside a direction in EXIF that they do know.
     of_gps = not pose and exif is not None
-    found = exif if of_gps else pose
-    angle = found % 360.0 if found is not None and -360 <= found <= 360 else None
+    degrees = exif if of_gps else pose
+    angle = degrees % 360.0 if degrees is not None and -360 <= degrees <= 360 else None
     return angle, of_gps and angle is not None
 
 

@@ -61,12 +61,14 @@ class StepEstimate:
     @property
     def calls(self) -> float:
         """To models."""
-        return sum(one.calls for one in self.models)
+        return sum(cost.calls for cost in self.models)
 
     @property
     def usage(self) -> Usage:
         """Tokens and money; a price that is not known leaves the money unknown."""
-        usages = (Usage(round(one.prompt_tokens), round(one.completion_tokens), one.cost_usd) for one in self.models)
+        usages = (
+            Usage(round(cost.prompt_tokens), round(cost.completion_tokens), cost.cost_usd) for cost in self.models
+        )
         return sum(usages, start=Usage())
 
     def to_dict(self) -> dict[str, Any]:
@@ -97,25 +99,25 @@ def estimate(
     stages: Sequence[Stage | ColumnStage], settings_of: Mapping[str, Any], context: Context
 ) -> list[StepEstimate]:
     """What a run of these stages would cost now; `settings_of` holds the settings of each stage by its name."""
-    found: list[StepEstimate] = []
+    estimates: list[StepEstimate] = []
     unmade: set[str] = set()  # tables with a row a picture that a step before writes and that do not exist yet
     growing: dict[str, str] = {}  # table -> the step before that has items pending and writes it
     for stage in stages:
         if isinstance(stage, Stage):
             settings, missing = settings_of[stage.name], sorted(unmade.intersection(stage.reads))
-            if missing and found:
-                items = found[-1].items
-                notes = [f"{' and '.join(missing)} not made yet: all items of {found[-1].stage} are counted"]
+            if missing and estimates:
+                items = estimates[-1].items
+                notes = [f"{' and '.join(missing)} not made yet: all items of {estimates[-1].stage} are counted"]
             else:
                 items = pending(stage, settings, context).height
                 before = sorted({growing[table] for table in stage.reads if table in growing})
                 notes = [f"what {' and '.join(before)} finds comes on top"] if before else []
-            found.append(_step_estimate(stage, settings, context, items, notes))
+            estimates.append(_step_estimate(stage, settings, context, items, notes))
             growing |= dict.fromkeys(stage.writes, stage.name) if items else {}
         contracts = [TABLES[table] for table in stage.writes]
         own = [contract.name for contract in contracts if contract.key == ("image_id",) and not contract.shared]
         unmade |= {table for table in own if context.lake.version(table) < 0}
-    return found
+    return estimates
 
 
 def _step_estimate(stage: Stage, settings: Any, context: Context, items: int, notes: Sequence[str]) -> StepEstimate:
@@ -223,15 +225,15 @@ def tokens_before(calls: pl.DataFrame, role: str, models: Models) -> tuple[tuple
 def least_hours(costs: Sequence[ModelCost], models: Models) -> dict[str, float | None]:
     """By endpoint, how long these calls take within its limits; None: it has none, and its speed is not known."""
     found: dict[str, float | None] = {}
-    for name in dict.fromkeys(one.endpoint for one in costs):
-        mine = [one for one in costs if one.endpoint == name]
-        tokens = sum(one.prompt_tokens + one.completion_tokens for one in mine)
+    for name in dict.fromkeys(cost.endpoint for cost in costs):
+        mine = [cost for cost in costs if cost.endpoint == name]
+        tokens = sum(cost.prompt_tokens + cost.completion_tokens for cost in mine)
         connection = models.endpoints.get(name)
         endpoint = connection.endpoint if connection is not None else None
         hours = []
         if isinstance(endpoint, ChatEndpoint):
             minutes = endpoint.tokens_per_minute, endpoint.requests_per_minute
-            amounts = tokens, sum(one.calls for one in mine)
+            amounts = tokens, sum(cost.calls for cost in mine)
             hours = [amount / limit / 60 for amount, limit in zip(amounts, minutes, strict=True) if limit]
         found[name] = max(hours, default=None)
     return found

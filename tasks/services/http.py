@@ -221,7 +221,9 @@ class HttpClient:
         if weight > 0:
             await self._weigh(weight)
         if kind not in self._allowances:
-            self._allowances[kind] = tuple(one for one in self.endpoint.allowances(kind) if not one.is_open)
+            self._allowances[kind] = tuple(
+                allowance for allowance in self.endpoint.allowances(kind) if not allowance.is_open
+            )
         for allowance in self._allowances[kind]:
             await self._permit(allowance)
 
@@ -324,8 +326,8 @@ class HttpClient:
         if expected.check:
             expected.check(value, response)
 
-    def _check_status(self, response: HttpResponse, asked: HttpRequest, classify: Classify | None) -> None:
-        if response.status == 206 and not any(name.lower() == "range" for name in asked.headers):
+    def _check_status(self, response: HttpResponse, request: HttpRequest, classify: Classify | None) -> None:
+        if response.status == 206 and not any(name.lower() == "range" for name in request.headers):
             raise self.bad_response("a part that was not asked for", response, retryable=True)
         if not 200 <= response.status < 300:
             exact = classify(response) if classify else None

@@ -283,23 +283,23 @@ class RateLimiter:
 
     def _pop(self) -> float | None:
         stale: dict[int, int] = {}
-        found = None
+        moment_s = None
         with self._lock:
             now_s = self._clock()
-            while self._held and found is None:
+            while self._held and moment_s is None:
                 permit = self._held.popleft()
                 if now_s <= permit.good_until_s:
-                    found = permit.moment_s
+                    moment_s = permit.moment_s
                 else:
                     stale[permit.day] = stale.get(permit.day, 0) + 1
-            if found is None and self._used_up is not None:
+            if moment_s is None and self._used_up is not None:
                 if now_s < self._used_up[0]:
                     raise UsedUp(self._used_up[1])
                 self._used_up = None
         if self._allowance.per_day is not None:
             for day, count in stale.items():
                 asking.submit(self._rate_budget.give_back, self._bucket, day, count)
-        return found
+        return moment_s
 
     def _ask(self) -> "Future[Lease]":
         """The lease on its way for all that wait; one at a time."""

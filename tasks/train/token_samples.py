@@ -41,4 +41,4 @@ class Group:
 
     @property
     def tokens(self) -> int:
-        return len(self.prompt.ids) + sum(len(one.ids) for one in self.completions)
+        return len(self.prompt.ids) + sum(len(completion.ids) for completion in self.completions)

@@ -166,3 +166,11 @@ def test_pictures_of_the_papers_datasets_are_found_by_their_ids(
     (tmp_path / file).write_bytes(b"a picture")
     [row] = items(path).to_dicts()
     assert (row["file"], row["url"], row["split"], row["refusal"]) == (file, None, split, None)
+
+
+def test_a_plain_table_named_after_a_benchmark_is_pointed_out(tmp_path: Path) -> None:
+    path = write(tmp_path, "im2gps3k-local.csv", "id,path,lat,lon")
+    assert "--as benchmark" in look(path).notes[0]
+    assert look(path, split="benchmark").notes == ()
+    with pytest.raises(TableRefused, match="says both of them"):
+        look(write(tmp_path, "im2gps3k_train.csv", "IMG_ID,AUTHOR,LAT,LON"))
