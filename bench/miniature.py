@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -30,18 +31,20 @@ from bench.goals import Goal, judge
 from bench.offline_server import offline_server
 from infra.pretrain.rehearsal import write_rehearsal
 from schemas.load import load_config
+from schemas.settings.models import TRAINED
 from tasks import review
 from tasks.geo.distance import distance_km
 from tasks.lake import Commit, Lake
 from tasks.recipes.spotagent.reward import reward_at
 from tasks.reward.metrics import share
-from tasks.train.packaged import FILES, NAME, SHARED, pack_base, unpack_base
+from tasks.train.packaged import FILES, NAME, SHARED, pack_base, packaged_folder, unpack_base
 
 HELD_OUT = 1000  # places, at least
 RECIPE = "spotmini"
 RESAMPLES = 2000
 REHEARSED = 2400  # plates read and results quoted among the lessons, of another world
 PHASES = ("sft", "cold_start", "grpo")
+BASE, FAR_KM = "base", 750.0
 TAKEN = (
     "labels",
     "trajectories",
@@ -95,8 +98,8 @@ class Chain:
         return True
 
     def evaluate(self, name: str, policies: Sequence[str]) -> bool:
-        """With tools, likeliest and sampled, but for SFT, after which a model knows none; and without."""
-        with_tools = ", ".join(one for one in policies if one != "sft")
+        """With tools, likeliest and sampled, but for SFT and the base, which know none; and without."""
+        with_tools = ", ".join(one for one in policies if one in PHASES[1:])
         is_done = self.run(
             f"evaluate {name}",
             "evaluate",
@@ -136,6 +139,13 @@ class Chain:
         for phase, checkpoint in models.select("training_stage", "checkpoint").iter_rows():
             unpack_base(results / f"{phase}.safetensors", lake.blobs.local(checkpoint), FILES[NAME])
         lake.upsert("models", models.to_dicts(), Commit("bench-miniature", 1))
+
+    def bring_base(self) -> None:
+        """Put the packaged base among the models, to be asked beside what was made of it."""
+        lake = Lake(self.lake)
+        row = {"model_id": NAME, "training_stage": BASE, "recipe": BASE, "base": NAME, "checkpoint": f"models/{NAME}"}
+        shutil.copytree(packaged_folder(), lake.blobs.local(row["checkpoint"]), dirs_exist_ok=True)
+        lake.upsert("models", [row], Commit("bench-miniature-base", 1))
 
     def take(self) -> None:
         """Tables and weights as small files: a lent machine may be gone before the end."""
@@ -185,8 +195,10 @@ def run(changed: Sequence[str], minutes: float, trained: Path | None = None) -> 
         writing.join()
         if not chain.run("sft and cold start", "train", "train.phases=[sft, cold_start]"):
             return 1
+        chain.bring_base()
         chain.take()
-        beside = threading.Thread(target=chain.evaluate, args=("sft and cold start", ("sft", "cold_start")))
+        asked = (f"{TRAINED}:{NAME}", "sft", "cold_start")
+        beside = threading.Thread(target=chain.evaluate, args=("sft and cold start", asked))
         beside.start()
         try:
             is_done = chain.run("Pass@K", "difficulty") and chain.run(
@@ -230,6 +242,8 @@ def report(lake: Lake) -> int:
             goals.append(Goal(f"{phase} was measured", 0, at_least=1))
             continue
         found = share("acc@25km", int((errors["km"] <= 25).sum()), errors.height)
+        if phase == "sft" and (BASE, False) in asked:
+            goals += [far_better(errors, asked[BASE, False])]
         rewards = np.array([reward_at(one) if one is not None else 0.0 for one in errors["km"]])
         low, high = mean_interval(rewards)
         print(f"   {phase}: within 25 km {found.value:.1%} ({found.low:.1%}-{found.high:.1%}), reward "
@@ -249,6 +263,14 @@ def report(lake: Lake) -> int:
         if phase != "sft":
             goals += controls(phase, errors, asked.get((phase, False)), found.low or 0.0)
     return judge(goals)
+
+
+def far_better(errors: pl.DataFrame, base: pl.DataFrame) -> Goal:
+    """SFT against the base it was made of, within 750 km."""
+    mine, before = (share("acc@750km", int((one["km"] <= FAR_KM).sum()), one.height) for one in (errors, base))
+    print(f"      within 750 km {mine.value:.1%} ({mine.low:.1%}-{mine.high:.1%}), the base {before.value:.1%} (to "
+          f"{before.high:.1%})")  # fmt: skip
+    return Goal("sft: low end within 750 km above the base", mine.low or 0.0, at_least=(before.high or 0.0) + 1e-9)
 
 
 def sampled_gain(phase: str, drawn: dict[str, pl.DataFrame]) -> list[Goal]:

@@ -13,7 +13,7 @@ from cachetools import cached
 
 from infra.offline.data import read_table
 from infra.offline.facts import countries
-from infra.offline.words import fold
+from infra.offline.words import fold, one_letter_off
 
 EARTH_RADIUS_KM = 6371.0
 KM_PER_DEG = EARTH_RADIUS_KM * np.pi / 180
@@ -53,8 +53,8 @@ class Gazetteer:
         self.lon = np.array([row["longitude"] for row in rows], dtype=np.float64)
         self.population = np.array([max(0, int(row["population"])) for row in rows], dtype=np.int64)
         self.country = np.array([row["countrycode"] for row in rows])
+        self.division = np.array([f"{row['countrycode']}.{row['admin1code']}" for row in rows])
         self._names = [row["name"] for row in rows]
-        self._admin1 = [row["admin1code"] for row in rows]
         # The other names of small towns are seldom asked for and take most of the memory; where signs are painted in
         # characters, they hold the characters.
         self._aliases = [
@@ -76,7 +76,7 @@ class Gazetteer:
             geoname_id=int(self.ids[index]),
             name=self._names[index],
             country=iso2,
-            admin1=admin1_names().get(f"{iso2}.{self._admin1[index]}", ""),
+            admin1=admin1_names().get(str(self.division[index]), ""),
             lat=float(self.lat[index]),
             lon=float(self.lon[index]),
             population=int(self.population[index]),
@@ -89,7 +89,7 @@ class Gazetteer:
 
     def region_code(self, index: int) -> str:
         """`<ISO2>.<code>` of the city's first-level division, as in `admin1_names`."""
-        return f"{self.country[index]}.{self._admin1[index]}"
+        return str(self.division[index])
 
     def nearest(self, lat: float, lon: float, count: int = 1) -> list[tuple[int, float]]:
         """(city row, distance in km) of the nearest cities, nearest first."""
@@ -177,7 +177,6 @@ def _lists_of(gazetteer: Gazetteer) -> _Lists:
         "uk": "GB",
         "united states of america": "US",
         "great britain": "GB",
-        "england": "GB",
     }
     divisions: dict[str, list[str]] = {}
     for code, name in admin1_names().items():
@@ -229,6 +228,15 @@ class NameIndex:
         """`<ISO2>.<code>` of the first-level divisions with this name."""
         return self._lists().divisions.get(fold(name), [])
 
+    def areas(self, name: str) -> set[str]:
+        """Codes of the countries and divisions a part of an address may mean; one wrong letter is forgiven."""
+        lists, key = self._lists(), fold(name)
+        for spelt in (key, *one_letter_off(key)):
+            country = [lists.countries[spelt]] if spelt in lists.countries else []
+            if found := {*country, *lists.divisions.get(spelt, ())}:
+                return found
+        return set()
+
     def middle_of_country(self, iso2: str) -> tuple[float, float] | None:
         """Middle of the country's cities, or None when the gazetteer has none there."""
         inside = self._gazetteer.country == iso2
@@ -236,11 +244,7 @@ class NameIndex:
 
     def middle_of_division(self, code: str) -> tuple[float, float] | None:
         """Middle of a division's cities, weighted by people."""
-        iso2, name = code[:2], admin1_names()[code]
-        rows = np.flatnonzero(self._gazetteer.country == iso2)
-        inside = np.zeros(len(self._gazetteer), bool)
-        inside[[row for row in rows if self._gazetteer.city(int(row)).admin1 == name]] = True
-        return self._middle(inside)
+        return self._middle(self._gazetteer.division == code)
 
     def _middle(self, inside: np.ndarray) -> tuple[float, float] | None:
         if not inside.any():

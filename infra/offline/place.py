@@ -42,6 +42,7 @@ class Place:
     language: str
     local_name: str  # the city's name as its signs write it
     street: str
+    region: str  # the first-level division, else the country, as the boards over the road write it
     shops: tuple[Sign, ...]
     towns_ahead: tuple[tuple[str, int], ...]  # (name as painted, km) on the direction sign; empty when there is none
     setting: str  # "centre" | "suburb" | "rural"
@@ -93,6 +94,11 @@ def painted_name(city: City, language: str) -> str:
             return min(drawable, key=lambda name: (len(name), name))
     # The OCR weights do not know Vietnamese tone letters; signs there often leave them out too.
     return _without_tones(city.name) if language == "vi" else city.name
+
+
+def painted_region(city: City, facts: CountryFacts) -> str:
+    """The division a city lies in, in plain letters; the country where GeoNames has no divisions."""
+    return _without_tones(city.admin1 or facts.name).replace(",", "")
 
 
 def _is_han(name: str) -> bool:
@@ -161,6 +167,7 @@ def make_place(
         language=language,
         local_name=local_name,
         street=words.street.format(proper_name(language, city.country, facts.continent, rng)),
+        region=painted_region(city, facts),
         shops=_shops(city, facts, words, local_name, setting, rng, draws(seed, "named after", city.geoname_id, copy)),
         towns_ahead=_towns(
             neighbours or [], language, local_name, radius_km, setting, draws(seed, "towns", city.geoname_id, copy)

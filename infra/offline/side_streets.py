@@ -129,7 +129,8 @@ class SideStreets:
             if rows is None:
                 continue
             if lands:
-                rows = rows[np.isin(self._gazetteer.country[rows], list(lands))]
+                known = self._gazetteer
+                rows = rows[np.isin(known.country[rows], list(lands)) | np.isin(known.division[rows], list(lands))]
             has = self._draw(rows, np.full(len(rows), stratum)) % np.uint64(size) == number
             street = _ORDER.index(stratum) if stratum in STREETS else stratum % len(_ORDER)
             for row in rows[has].tolist():

@@ -110,7 +110,7 @@ class SignIndex:
     ) -> list[SignHit]:
         """Streets whose signs hold the query's telling words, best first; one wrong letter in a word is forgiven.
 
-        Streets of the given towns (gazetteer rows) and countries come before equals elsewhere.
+        Streets of the given towns (gazetteer rows), countries and divisions (by code) come before equals elsewhere.
         """
         words = telling_words(query)
         spelt = {word: self._spellings(word) for word in words}
@@ -119,12 +119,11 @@ class SignIndex:
         asked = set(fold(query).split())
         known = {other for spellings in spelt.values() for other in spellings}
         hits = []
-        country = self._world.gazetteer.country
         for one in self._candidates(spelt, towns, lands, query):
             fit = _fit(one.texts, spelt, known, asked)
             if fit is not None:
                 text, score = fit
-                near = (one.town in towns) + 0.5 * (str(country[one.town]) in lands)
+                near = (one.town in towns) + 0.5 * self._lies_in(one.town, lands)
                 # Of equals none is preferred for having imagery.
                 hits.append(((-score - 0.4 * near, fraction("rank", query, one.town, text)), one, text, score))
         hits.sort(key=lambda hit: hit[0])
@@ -170,16 +169,19 @@ class SignIndex:
                 for row, numbers in side.streets_with(other, lands).items():
                     rows[row] = rows.get(row, 0.0) + quality
                     streets.setdefault(row, set()).update(numbers)
-        country = world.gazetteer.country
 
         def order(row: int, score: float) -> tuple[float, float]:
-            return -score - 0.5 * (str(country[row]) in lands), fraction("town", query, row)
+            return -score - 0.5 * self._lies_in(row, lands), fraction("town", query, row)
 
         best = sorted(placed, key=lambda index: order(world.row_of(index), placed[index]))[:MOST_TOWNS]
         yield from (self._placed(index) for index in best if world.row_of(index) not in towns)
         for row in sorted(rows, key=lambda row: order(row, rows[row]))[:MOST_TOWNS]:
             if row not in towns:
                 yield from self._side(row, sorted(streets[row]))
+
+    def _lies_in(self, row: int, lands: Collection[str]) -> bool:
+        known = self._world.gazetteer
+        return str(known.country[row]) in lands or known.region_code(row) in lands
 
     def _placed(self, index: int) -> Candidate:
         return Candidate(self._world.row_of(index), self._texts_at(index), index, None)

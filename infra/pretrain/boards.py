@@ -21,12 +21,20 @@ from PIL import Image, ImageChops
 from infra.offline.place import Place
 from infra.offline.render import JPEG_QUALITY
 from infra.offline.render.canvas import Colour
-from infra.offline.render.signs import DIRECTION_COLOURS, SHOP_COLOURS, board_texture, is_cjk, set_lines
+from infra.offline.render.signs import (
+    DIRECTION_COLOURS,
+    OVERHEAD_HEIGHTS,
+    OVERHEAD_M,
+    PLATE_COLOURS,
+    SHOP_COLOURS,
+    board_texture,
+    is_cjk,
+    set_lines,
+)
 
 PATCH = 28  # pixels along the side of one token
 # Rows x columns in tokens: what a picture of about 40,000 pixels, the zoom tool's smallest, becomes.
 GRIDS: tuple[tuple[int, int], ...] = ((7, 7), (6, 8), (5, 9), (5, 10), (4, 11), (4, 12), (4, 14), (3, 16), (3, 18))
-_PLATES: tuple[tuple[Colour, Colour], ...] = (((20, 66, 140), (250, 250, 250)), ((0, 100, 66), (250, 250, 250)))
 _MONUMENT: tuple[Colour, Colour] = ((120, 92, 40), (250, 240, 210))
 
 
@@ -65,15 +73,25 @@ def boards_of(place: Place) -> list[Board]:
         lines = tuple(f"{name}  {km}" for name, km in place.towns_ahead)
         colours = DIRECTION_COLOURS[place.facts.direction_sign]
         boards.append(Board(lines, 3.4 / (0.72 * len(lines) + 0.2), (0.66 / len(lines),) * len(lines), colours, False))
-    plate = _PLATES[place.facts.continent in ("NA", "OC")]
-    boards.append(Board((place.street,), 1.6 / 0.36, (0.62,), plate, False))
+    boards.append(Board((place.street,), 1.6 / 0.36, (0.62,), _plate_colours(place), False))
+    boards.append(overhead_board(place))
     boards.append(Board(("MONUMENT", place.local_name), 5.0 / 1.9, (0.4, 0.34), _MONUMENT, False))
     return boards
 
 
+def overhead_board(place: Place) -> Board:
+    """The board over the road: street and region."""
+    width, height = OVERHEAD_M
+    return Board((place.street, place.region), width / height, OVERHEAD_HEIGHTS, _plate_colours(place), False)
+
+
+def _plate_colours(place: Place) -> tuple[Colour, Colour]:
+    return PLATE_COLOURS[place.facts.continent in ("NA", "OC")]
+
+
 def practice_board(text: str, rng: random.Random) -> Board:
     """A board with a text of one line, for the first lessons."""
-    pairs = (*SHOP_COLOURS, *DIRECTION_COLOURS.values(), *_PLATES, _MONUMENT)
+    pairs = (*SHOP_COLOURS, *DIRECTION_COLOURS.values(), *PLATE_COLOURS, _MONUMENT)
     colours = rng.choice(pairs)
     if rng.random() < 0.3:
         back = rng.randrange(256), rng.randrange(256), rng.randrange(256)

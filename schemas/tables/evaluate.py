@@ -88,9 +88,9 @@ TABLES = (
             "image_id": STRING,
             "policy": STRING,
             "radius_group": STRING,
-            "radius_km": FLOAT,  # null: unbounded, or the answer names no point
+            "radius_km": FLOAT,  # null: not enough answers, or this one names no point
             "covered": BOOL,  # whether the truth lies within it; null without one
-            "abstains": STRING,  # no_point, unbounded or too_large; null: the answer is given
+            "abstains": STRING,  # no_point or too_large; null: the answer is given
         },
         required=("policy",),
         about="how far from each answer its place is, with the share that was asked for",

@@ -1,11 +1,12 @@
 """Split conformal radii: "within r km with 90 %" for every answer, calibrated on the policy's validation answers.
 
 With n errors of exchangeable answers, the ceil((n + 1) share)-th smallest is passed by the next answer's error with a
-probability of at most 1 - share, whatever their distribution (Vovk et al. 2005; Lei et al. 2018). With fewer than
-share / (1 - share) answers there is no such error: the radius is unbounded, and that is what is said. Groups of
-answers are calibrated apart where each has enough (Mondrian), so that the share holds in each of them. Groups are made
-of what is known without the truth: the kind of picture, and the continent of the point that is answered. Where several
-attempts were made at every picture, errors are taken by their spread, and the radius is narrow where attempts agree.
+probability of at most 1 - share, whatever their distribution (Vovk et al. 2005; Lei et al. 2018). How many of the
+answers to come it covers is luck of these n: 900 give 88 to 92 % at 90 %. Groups of answers are calibrated apart where
+each has enough (Mondrian), the others together; where all are too few, there is no radius, and that is what is said.
+Groups are made of what is known without the truth: the kind of picture, and the continent of the point that is
+answered. Where several attempts were made at every picture, errors are taken by their spread, and the radius is narrow
+where attempts agree.
 """
 
 import math
@@ -29,7 +30,7 @@ from tasks.runtime.labelled import empty_rows
 from tasks.runtime.runner import ColumnStage, Inputs, Row
 
 REST = "other"  # the group of answers whose own group is too small
-NO_POINT, UNBOUNDED, TOO_LARGE = "no_point", "unbounded", "too_large"
+NO_POINT, TOO_LARGE = "no_point", "too_large"
 _REJECTS = {"id": pl.String, "reason": pl.String, "evidence_json": pl.String}
 
 Floats = NDArray[np.float64]
@@ -61,8 +62,12 @@ def calibrate(groups: Sequence[str], errors: Floats, settings: RadiusSettings, i
     others = ~np.isin(names, large)
     members = {name: names == name for name in large}
     members[REST] = others if others.sum() >= settings.least else np.ones(len(names), dtype=bool)
+    counts = {name: int(mine.sum()) for name, mine in members.items()}
     quantiles = {
-        name: (int(mine.sum()), conformal_quantile(errors[mine], settings.share)) for name, mine in members.items()
+        name: (counts[name], conformal_quantile(errors[mine], settings.share))
+        if counts[name] >= settings.least
+        else (counts[name], math.inf)
+        for name, mine in members.items()
     }
     return Calibration(quantiles, is_scaled)
 
@@ -188,9 +193,7 @@ def abstains(has_point: bool, radius_km: float, settings: RadiusSettings) -> str
     """Why an answer is not to be given; None: it is."""
     if not has_point:
         return NO_POINT
-    if not math.isfinite(radius_km):
-        return UNBOUNDED
-    return TOO_LARGE if radius_km > settings.max_km else None
+    return TOO_LARGE if settings.max_km < radius_km < math.inf else None
 
 
 @dataclass(frozen=True)
@@ -228,7 +231,7 @@ def known_radius(
 def radius_words(row: Mapping[str, Any]) -> str:
     """What a row of `calibrations` promises."""
     if row["quantile"] is None:
-        return f"unbounded: {row['answers']} validation answers are too few for {row['share']:.0%}"
+        return f"not enough answers for a radius with {row['share']:.0%}: {row['answers']} of the validation split"
     if row["floor_km"] is not None:
         scale = f"({row['floor_km']:g} km + the attempts' distance)"
         return f"within {row['quantile']:.2f} x {scale} with {row['share']:.0%}"

@@ -15,7 +15,6 @@ from infra.offline.chat import writer
 from infra.offline.chat.agent_state import State, read_state
 from infra.offline.chat.answer_form import Answer, write_answer
 from infra.offline.chat.beliefs import LARGEST, Belief, Guess, weigh_notes, with_doubt
-from infra.offline.chat.brief import brief_reply, wants_brief
 from infra.offline.chat.clues import street_in
 from infra.offline.chat.notes import DETAIL, GEOCODE, KEYWORD, SEARCH, TIPS, ZOOM, Notes, Tool, offered, read_notes
 from infra.offline.chat.observer import clarity_of, light_of
@@ -156,8 +155,6 @@ def _sentences(passage: str, words: set[str]) -> str:
 def planner_reply(request: ChatRequest, dice: random.Random) -> Reply:
     """A thought with one tool call, or a thought with the final answer."""
     notes = read_notes(request)
-    if wants_brief(request):
-        return brief_reply(request, notes)
     belief = with_doubt(weigh_notes(notes), trajectory_dice(request, dice), request.temperature)
     found = next_action(offered(request), request.tool_choice, notes, belief, dice, request.temperature)
     teller = ThoughtWriter(request)

@@ -1,58 +1,85 @@
-"""The planner where its prompt asks for one short sentence: zoom to a street's plate, look its name up, answer."""
+"""The planner that goes by street names alone: zoom to the board that bears one, look it up, answer."""
 
 import json
+import random
 
 from infra.offline.chat.answer_form import Answer, write_answer
 from infra.offline.chat.clues import street_in
-from infra.offline.chat.notes import GEOCODE, ZOOM, Notes, SeenText, Tool, nearly_alike, offered
+from infra.offline.chat.notes import GEOCODE, ZOOM, Notes, SeenText, Tool, nearly_alike, offered, read_notes
 from infra.offline.chat.protocol import ChatRequest
 from infra.offline.chat.reply import Reply
 from schemas.messages import json_object
 
-MARK = "one short sentence"
 MARGIN_X, MARGIN_Y, MORE_PX = 0.06, 0.15, 2
+LEAST_PX = 20  # of a line
 
 
-def wants_brief(request: ChatRequest) -> bool:
-    """Whether the prompt asks for short thoughts."""
-    return MARK in request.system
-
-
-def brief_reply(request: ChatRequest, notes: Notes) -> Reply:
-    """The next step. Without a plate that can be read it says so and answers nothing that could be right."""
+def brief_reply(request: ChatRequest, dice: random.Random) -> Reply:
+    """The next step. Without a board that can be read it says so and answers nothing that could be right."""
+    notes = read_notes(request)
     tools = {tool.purpose: tool for tool in offered(request).values()}
-    plate = plate_of(notes)
-    if plate is not None and ZOOM in tools and not notes.zooms:
-        box = _grown(plate, notes.size())
-        return _call("The plate with the street's name is small, so I look closer.", tools[ZOOM], box)
-    if plate is not None and GEOCODE in tools and not notes.geocodes:
-        return _call("I read the plate and ask where it is.", tools[GEOCODE], street_on(plate, notes))
-    found = _first_result(notes)
-    if found is not None:
-        return Reply(write_answer(request, "The first result fits.", found))
+    board = board_of([seen for seen in notes.texts if not seen.zoomed])
+    if board and ZOOM in tools and not notes.zooms:
+        return _call("The board with the street's name is small, so I look closer.", tools[ZOOM], _around(board, notes))
+    names = names_on(board, notes)
+    if names and GEOCODE in tools and not notes.geocodes:
+        return _call("I read the board and ask where it is.", tools[GEOCODE], ", ".join(names))
+    result = _first_result(notes)
+    if result is None and len(names) > 1 and GEOCODE in tools and len(notes.geocodes) == 1 and notes.calls_left:
+        return _call("No street there has this name, so I ask for the name alone.", tools[GEOCODE], names[0])
+    if result is not None:
+        return Reply(write_answer(request, "The first result fits.", result))
     unknown = Answer(0.0, 0.0, "unknown", "", "unknown")
     return Reply(write_answer(request, "No street's name leads me anywhere.", unknown))
 
 
-def plate_of(notes: Notes) -> SeenText | None:
-    """The writing that most looks like a street's name, as the whole picture shows it."""
-    streets = [seen for seen in notes.texts if seen.text and not seen.zoomed and street_in(seen.text)]
-    return max(streets, key=lambda seen: (seen.score >= 0.8, seen.height, seen.score), default=None)
+def board_of(lines: list[SeenText]) -> list[SeenText]:
+    """The line that most looks like a street's name and the one below it.
+
+    A board with both comes first, then one that is large enough to read and faces the camera: of the boards of a
+    street the one seen at an angle is higher for its width, and hard to read for smaller eyes.
+    """
+    boards = [[seen, *_below(seen, lines)] for seen in lines if seen.text and street_in(seen.text)]
+    return max(boards, key=lambda board: (len(board), *_legible(board[0])), default=[])
 
 
-def street_on(plate: SeenText, notes: Notes) -> str:
-    """The plate's words: from the closer look where it shows the same street, else as they were first read."""
-    first = plate.text or ""
-    for seen in notes.texts:
-        if seen.zoomed and seen.text and (street_in(seen.text) or nearly_alike(seen.text, first)):
-            return seen.text
-    return first
+def _legible(seen: SeenText) -> tuple[bool, bool, float]:
+    is_large = seen.height >= LEAST_PX
+    return seen.score >= 0.8, is_large, (seen.box[2] - seen.box[0]) / max(1, seen.height) if is_large else seen.height
 
 
-def _grown(plate: SeenText, size: tuple[int, int] | None) -> list[int]:
-    left, top, right, bottom = plate.box
+def _below(street: SeenText, lines: list[SeenText]) -> list[SeenText]:
+    """The next line of the same board, which names the region: no digits, about as high, right below."""
+    left, top, right, bottom = street.box
+
+    def gap(seen: SeenText) -> float:
+        return (seen.box[1] + seen.box[3] - top - bottom) / 2
+
+    found = [
+        seen
+        for seen in lines
+        if seen.text
+        and not any(letter.isdigit() for letter in seen.text)
+        and 0 < gap(seen) < 2 * (bottom - top)
+        and left - (right - left) / 4 < (seen.box[0] + seen.box[2]) / 2 < right + (right - left) / 4
+    ]
+    return sorted(found, key=gap)[:1]
+
+
+def names_on(board: list[SeenText], notes: Notes) -> list[str]:
+    """The board's lines: from the closer look where it shows the same street, else as they were first read."""
+    closer = [seen for seen in notes.texts if seen.zoomed and seen.text]
+    for seen in closer:
+        if board and (street_in(seen.text or "") or nearly_alike(seen.text or "", board[0].text or "")):
+            board = [seen, *(_below(seen, closer) or board[1:])]
+            break
+    return [seen.text for seen in board if seen.text]
+
+
+def _around(board: list[SeenText], notes: Notes) -> list[int]:
+    left, top, right, bottom = (f(seen.box[k] for seen in board) for k, f in enumerate((min, min, max, max)))
     dx, dy = MARGIN_X * (right - left) + MORE_PX, MARGIN_Y * (bottom - top) + MORE_PX
-    width, height = size or (10**6, 10**6)
+    width, height = notes.size() or (10**6, 10**6)
     return [max(0, int(left - dx)), max(0, int(top - dy)), min(width, int(right + dx)), min(height, int(bottom + dy))]
 
 

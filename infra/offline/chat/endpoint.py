@@ -17,7 +17,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from infra.offline.chat import agent, answerer, consistency, judge, observer, verifier
+from infra.offline.chat import agent, answerer, brief, consistency, judge, observer, verifier
 from infra.offline.chat.answer_form import fill_schema
 from infra.offline.chat.protocol import ChatError, ChatRequest, bad, read_request
 from infra.offline.chat.reply import Reply, completion
@@ -63,6 +63,7 @@ MODELS: dict[str, Model] = {
     "writer": Model(agent.agent_reply, True, True),
     "observer": Model(observer.observer_reply, True),
     "planner": Model(agent.planner_reply, False, True),
+    "street-finder": Model(brief.brief_reply, False, True),
     "judge": Model(judge.judge_reply, True),
     "verifier": Model(verifier.verifier_reply, True),
     "consistency": Model(consistency.consistency_reply, False),

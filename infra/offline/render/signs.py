@@ -16,6 +16,9 @@ SHOP_COLOURS: tuple[tuple[Colour, Colour], ...] = (
     ((168, 28, 34), (255, 250, 240)), ((246, 208, 60), (30, 30, 34)), ((44, 44, 48), (244, 226, 180)),
     ((252, 252, 252), (20, 60, 130)), ((92, 54, 30), (250, 236, 206)),
 )  # fmt: skip
+# Of street names, in America and Oceania the second.
+PLATE_COLOURS: tuple[tuple[Colour, Colour], ...] = (((20, 66, 140), (250, 250, 250)), ((0, 100, 66), (250, 250, 250)))
+OVERHEAD_M, OVERHEAD_HEIGHTS = (4.4, 1.2), (0.4, 0.34)  # the board over the road, and its two lines' letters
 DIRECTION_COLOURS: dict[str, tuple[Colour, Colour]] = {
     "green": ((0, 104, 71), (255, 255, 255)), "blue": ((0, 74, 156), (255, 255, 255)),
     "yellow": ((250, 200, 20), (16, 16, 16)), "white": ((250, 250, 250), (16, 16, 16)),

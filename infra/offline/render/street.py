@@ -9,7 +9,15 @@ import numpy as np
 from infra.offline.place import Place
 from infra.offline.render.backdrop import Road
 from infra.offline.render.canvas import Canvas, Colour
-from infra.offline.render.signs import DIRECTION_COLOURS, SHOP_COLOURS, BoardWatch, board_texture
+from infra.offline.render.signs import (
+    DIRECTION_COLOURS,
+    OVERHEAD_HEIGHTS,
+    OVERHEAD_M,
+    PLATE_COLOURS,
+    SHOP_COLOURS,
+    BoardWatch,
+    board_texture,
+)
 from infra.offline.render.things import (
     CAR_COLOURS,
     House,
@@ -23,6 +31,7 @@ from infra.offline.render.things import (
 )
 from infra.offline.seeded_random import generator
 
+OVERHEAD_ALONG_M = (-4.5, 13.5, 31.5, 49.5, 67.5)  # a camera every 9 m has one 4.5 m and one 13.5 m away
 LANDMARK_WORD = "MONUMENT"
 _WIRED = frozenset("US CA JP KR TW BR AR CL PE CO MX PH TH VN ID IN AU ZA NG KE".split())  # noqa: SIM905
 
@@ -55,6 +64,7 @@ class Street:
         self._poles()
         self._direction_sign()
         self._street_plates()
+        self._overhead_boards()
         self._cars()
         if self.landmark:
             self._monument()
@@ -130,14 +140,28 @@ class Street:
             self._things.append(self._board(lines, corner, (width, 0.0, 0.0), height, colours, heights))
 
     def _street_plates(self) -> None:
-        colours: tuple[Colour, Colour] = ((20, 66, 140), (250, 250, 250))
-        if self.place.facts.continent in ("NA", "OC"):
-            colours = ((0, 100, 66), (250, 250, 250))
+        colours = PLATE_COLOURS[self.place.facts.continent in ("NA", "OC")]
         for z in (7.0, 34.0, 61.0):
             x = self.road.side * (self.road.half_m + 0.8)
             self._add(x, z + 0.05, partial(self._post, x, z, 2.5))
             corner = (x - 0.8, 2.85, z)
             self._things.append(self._board((self.place.street,), corner, (1.6, 0.0, 0.0), 0.36, colours, (0.62,)))
+
+    def _overhead_boards(self) -> None:
+        """Boards over the oncoming lane with the names of street and region, to be read from both ends."""
+        colours = PLATE_COLOURS[self.place.facts.continent in ("NA", "OC")]
+        width, high = OVERHEAD_M
+        edge = -self.road.side * (self.road.half_m + 0.5)
+        x, top = -self.road.side * (self.road.half_m + 0.5 - width / 2), 4.9
+        for z in OVERHEAD_ALONG_M:
+            self._add(edge, z + 0.05, partial(self._mast, edge, x, z, top))
+            way = 1.0 if self.canvas.camera.z < z else -1.0
+            corner, run = (x - way * width / 2, top, z), (way * width, 0.0, 0.0)
+            lines = (self.place.street, self.place.region)
+            self._things.append(self._board(lines, corner, run, high, colours, OVERHEAD_HEIGHTS))
+
+    def _mast(self, edge: float, x: float, z: float, top: float) -> None:
+        self.canvas.line(np.array([(edge, 0, z), (edge, top, z), (x, top, z)]), (122, 124, 128), 0.12)
 
     def _board(
         self,
@@ -154,7 +178,7 @@ class Street:
         quad = [top_left, top_left + right, top_left + right + down, top_left + down]
 
         def draw() -> None:
-            if right[0] and self.canvas.camera.z > corner[2]:  # seen from behind
+            if right[0] and (self.canvas.camera.z > corner[2]) == (right[0] > 0):  # seen from behind
                 self.canvas.polygon(np.array(quad), (128, 130, 132))
                 return
             high = self.canvas.size_px(centre, height)

@@ -169,7 +169,7 @@ class Nominatim:
 
     def _signs(self, text: str, context: list[str], most: int) -> list[dict[str, Any]]:
         towns = {match.row for word in context[:1] for match in self.names.cities(word)[:20]}
-        lands = {iso2 for word in context if (iso2 := self.names.country(word)) is not None}
+        lands = set().union(*(self.names.areas(word) for word in context))
         found = []
         # Without a context none is left out below, and they come in the order of their importance.
         for hit in self.signs.find(text, most=MOST_RESULTS if context else most, towns=towns, lands=lands):
@@ -179,7 +179,10 @@ class Nominatim:
             city = street.city
             names = {fold(name) for name in (city.name, street.local_name, *city.alternate_names)}
             where = [word for word in context if fold(word) not in names]
-            if all(self._fits(word, street.country, street.city.admin1) for word in where):
+            codes = {street.country, self.world.gazetteer.region_code(city.index)}
+            if all(
+                codes & self.names.areas(word) or self._fits(word, street.country, street.city.admin1) for word in where
+            ):
                 road = street.street if fold(street.street) == fold(hit.text) else hit.text
                 found.append(_road_result(street, road, hit.score))
         return found

@@ -21,9 +21,9 @@ REPLY_TOKENS = 128  # a right one has at most 70 or so
 BRIEFLY = """
 
 # How to Work
-Go by the name of a street alone: zoom to the plate that bears it, ask the geocoder for the name exactly as the plate \
-reads, and answer with the first result's country, city and coordinates, these cut after two decimals. Think in one \
-short sentence each time."""
+Go by the name of a street and its region: zoom to the board that bears them, ask the geocoder for both exactly as the \
+board reads, with a comma between, for the street alone if it knows none there, and answer with the first result's \
+country, city and coordinates, these cut after two decimals. Think in one short sentence each time."""
 
 BUDGETS = replace(SPOTAGENT.prompt.budgets, calls=3, turns=4, results=RESULTS)
 PROMPT = replace(

@@ -92,6 +92,21 @@ def test_streets_of_the_world_are_found_in_their_town(served):
         assert there and abs(float(there[0]["lon"]) - lon) < 1e-6
 
 
+def test_a_streets_region_tells_it_from_its_namesakes_and_may_be_misread_by_a_letter(served):
+    """Of all streets of a name those of the region are answered, and most are then alone."""
+    right = alone = 0
+    places = [place for place in map(served.world.place, range(0, served.world.size, 40)) if len(place.region) > 6]
+    for place in places:
+        found = search(served, f"{place.street}, {place.region}", limit="50")
+        states = {row["address"].get("state", row["address"]["country"]) for row in found}
+        assert states == {place.city.admin1 or place.facts.name}, place
+        misread = f"{place.region[:3]}q{place.region[4:]}"
+        assert search(served, f"{place.street}, {misread}", limit="50") == found, misread
+        alone += len(search(served, place.street, limit="50")) == 1
+        right += abs(float(found[0]["lat"]) - place.lat) + abs(float(found[0]["lon"]) - place.lon) < 0.2
+    assert right > len(places) / 2 > alone
+
+
 def test_no_entry_of_a_pictures_own_street_has_the_pictures_position(small_world):
     """All that geocoders and maps know of the street and its shops; three decimals are a hundred metres."""
     points = PoiTable(small_world, NameIndex(small_world.gazetteer), SignIndex(small_world))

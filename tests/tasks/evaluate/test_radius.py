@@ -77,7 +77,8 @@ def test_small_groups_are_calibrated_together_and_few_answers_give_no_radius() -
     found = calibrate(["big"] * 50 + ["b"] * 6, np.arange(56.0), settings)
     assert found.quantiles["other"] == (56, 51.0), "six alone are too few: all answers stand for the rest"
     assert calibrate(["a"] * 8, np.ones(8), settings).quantiles == {"other": (8, math.inf)}
-    assert abstains(True, math.inf, settings) == "unbounded"
+    assert calibrate(["a"] * 9, np.ones(9), settings).quantiles == {"other": (9, math.inf)}, "least holds for all too"
+    assert abstains(True, math.inf, settings) is None, "an answer without a radius is given"
     assert abstains(True, 2501.0, settings) == "too_large" and abstains(True, 2500.0, settings) is None
     assert abstains(False, 1.0, settings) == "no_point"
 
@@ -185,9 +186,9 @@ def test_radii_and_coverage_follow_from_the_tables(tmp_path: Path, snapshot_of: 
 def test_few_validation_answers_are_said_and_none_leave_radii_out(tmp_path: Path, snapshot_of: MakeSnapshot) -> None:
     lake = filled(tmp_path, snapshot_of, {"validation": 6, "benchmark": 10})
     compute(lake)
-    assert set(lake.read("radii").drop_nulls("radius_group")["abstains"]) == {"unbounded"}
+    assert set(lake.read("radii").drop_nulls("radius_group")["abstains"]) == {None}
     assert lake.read("calibrations")["quantile"].to_list() == [None]
-    assert "unbounded: 5 validation answers are too few" in report(lake, SETTINGS).markdown
+    assert "not enough answers for a radius with 90%: 5 of the validation split" in report(lake, SETTINGS).markdown
     none = filled(tmp_path / "none", snapshot_of, {"benchmark": 10})
     compute(none)
     assert none.read("radii").is_empty() and "radius_coverage" not in set(none.read("scores")["metric"])

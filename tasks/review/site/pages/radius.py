@@ -10,10 +10,10 @@ from tasks.review.site.page import Source, page
 from tasks.review.site.words import distance
 
 MOST = 400
+GROUPS = {True: "within", False: "outside", None: "no radius"}
 WHY = {
     "no_point": "names no point",
     "home": "shows a private home",
-    "unbounded": "too few validation answers for any radius",
     "too_large": "radius larger than evaluate.radius.max_km",
 }
 
@@ -76,7 +76,7 @@ def _groups(rows: pl.DataFrame) -> Block:
             row["radius_group"],
             row["answers"],
             f"{row['share']:.0%}",
-            "unbounded: too few answers" if row["quantile"] is None else _promise(row),
+            "not enough answers" if row["quantile"] is None else _promise(row),
         )
         for row in rows.to_dicts()
     ]
@@ -147,11 +147,15 @@ def _map(source: Source, radii: pl.DataFrame, evaluation: str) -> list[Block]:
     rows = radii.join(places, on="image_id").join(errors, on="image_id", how="left").sort("image_id")
     shown = []
     for row in rows.to_dicts():
-        group = "not given" if row["abstains"] else "within" if row["covered"] else "outside"
+        group = "not given" if row["abstains"] else GROUPS[row["covered"]]
         far = "no point" if row["error_km"] is None else f"{distance(row['error_km'])} off"
-        reach = "no radius" if row["radius_km"] is None else f"radius {distance(row['radius_km'])}"
+        reach = "not enough answers" if row["radius_km"] is None else f"radius {distance(row['radius_km'])}"
         shown.append((row["lat"], row["lon"], group, f"{far}, {reach}", f"picture/{row['image_id']}"))
-    return [points("Benchmark pictures: within their answer's radius, outside, or not given", shown)] if shown else []
+    return (
+        [points("Benchmark pictures: within their answer's radius, outside, without one, or not given", shown)]
+        if shown
+        else []
+    )
 
 
 def _share(row: dict[str, Any]) -> str:

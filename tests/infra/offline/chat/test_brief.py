@@ -1,4 +1,4 @@
-"""The planner that is asked for one short sentence: zoom to a street's plate, look its name up, copy the result."""
+"""The planner that goes by street names: zoom to the board, look street and region up, copy the result."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ SEEN = """The image is 2000 x 1000 pixels. The Observer reports:
 - "Boulangerie Lamberneau" bbox_2d [400, 300, 700, 340] confidence 0.99 height 40 px
 - "Rue Montviret" bbox_2d [900, 300, 1100, 330] confidence 0.98 height 30 px
 """
+BOARD = SEEN + '- "Rhone" bbox_2d [940, 336, 1050, 362] confidence 0.98 height 26 px\n'
 CLOSER = '## Text\n- "Rue Montvirel" bbox_2d [10, 10, 300, 60] confidence 0.99 height 50 px'
 FOUND = {
     "results": [
@@ -28,7 +29,7 @@ def _system() -> dict[str, Any]:
 
 
 def _reply(ask: Callable[..., dict[str, Any]], messages: list[dict[str, Any]]) -> dict[str, Any]:
-    found = ask("planner", [_system(), *messages], tools=PROMPT.tool_schemas(), temperature=0)
+    found = ask("street-finder", [_system(), *messages], tools=PROMPT.tool_schemas(), temperature=0)
     return dict(found["choices"][0]["message"])
 
 
@@ -58,3 +59,20 @@ def test_without_a_street_it_calls_nothing_and_claims_nothing(ask: Callable[...,
     seen = SEEN.replace("Rue Montviret", "Tel 555")
     reply = _reply(ask, [{"role": "user", "content": seen}])
     assert not reply.get("tool_calls") and "Country: unknown" in reply["content"]
+
+
+def test_the_line_below_the_street_is_asked_with_it_and_left_out_where_nothing_is_known_there(
+    ask: Callable[..., dict[str, Any]],
+) -> None:
+    messages: list[dict[str, Any]] = [{"role": "user", "content": BOARD}]
+    zoom = _reply(ask, messages)
+    box = json.loads(zoom["tool_calls"][0]["function"]["arguments"])["bbox_2d"]
+    assert box[1] < 300 and box[3] > 362, "both lines"
+    closer = CLOSER + '\n- "Rhône" bbox_2d [60, 70, 240, 115] confidence 0.99 height 45 px'
+    messages += _called(zoom, {"bbox_2d": box, "description": closer})
+    both = _reply(ask, messages)
+    assert json.loads(both["tool_calls"][0]["function"]["arguments"]) == {"address": "Rue Montvirel, Rhône"}
+    messages += _called(both, {"results": []})
+    alone = _reply(ask, messages)
+    assert json.loads(alone["tool_calls"][0]["function"]["arguments"]) == {"address": "Rue Montvirel"}
+    assert "Country: France" in _reply(ask, [*messages, *_called(alone, FOUND)])["content"]
