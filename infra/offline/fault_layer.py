@@ -142,10 +142,12 @@ class FaultyWorld:
 def _request_text(scope: Scope) -> str:
     """The request as one line, without keys and signatures: faults do not depend on the client."""
     parts = scope["query_string"].decode("latin-1").split("&")
-    asked = f"{scope['method']} {scope['path']}?{'&'.join(part for part in parts if not part.startswith(_SECRETS))}"
+    request_line = (
+        f"{scope['method']} {scope['path']}?{'&'.join(part for part in parts if not part.startswith(_SECRETS))}"
+    )
     if scope["path"].startswith("/blob/"):  # a scene is read in many pieces: each is a request of its own
-        asked += " " + dict(scope["headers"]).get(b"range", b"").decode("latin-1")
-    return asked.rstrip()
+        request_line += " " + dict(scope["headers"]).get(b"range", b"").decode("latin-1")
+    return request_line.rstrip()
 
 
 async def _read_ahead(receive: Receive) -> tuple[bytes, Receive]:
@@ -156,13 +158,13 @@ async def _read_ahead(receive: Receive) -> tuple[bytes, Receive]:
         message = await receive()
         body.extend(message.get("body", b""))
         more = message["type"] == "http.request" and message.get("more_body", False)
-    given = False
+    is_sent = False
 
     async def again() -> MutableMapping[str, Any]:
-        nonlocal given
-        if given:
+        nonlocal is_sent
+        if is_sent:
             return await receive()
-        given = True
+        is_sent = True
         return {"type": "http.request", "body": bytes(body), "more_body": False}
 
     return bytes(body), again

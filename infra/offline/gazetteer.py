@@ -166,7 +166,7 @@ def _lists_of(gazetteer: Gazetteer) -> _Lists:
         name, aliases = gazetteer.names(row)
         own = fold(name)
         main.setdefault(own, []).append(row)
-        for other in {fold(one) for one in aliases if len(one) > 3 or not one.isascii()} - {own, ""}:
+        for other in {fold(alias) for alias in aliases if len(alias) > 3 or not alias.isascii()} - {own, ""}:
             alias.setdefault(other, []).append(row)
     lands: dict[str, str] = {}
     for iso2, facts in countries().items():

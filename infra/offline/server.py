@@ -95,8 +95,8 @@ def create_app(
 class _LoadedLater:
     """An application made at its first request: painters and models bring libraries that take a second to load."""
 
-    def __init__(self, module: str, maker: str, *given: object) -> None:
-        self._module, self._maker, self._given = module, maker, given
+    def __init__(self, module: str, maker: str, *arguments: object) -> None:
+        self._module, self._maker, self._given = module, maker, arguments
         self._made: Application | None = None
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
@@ -129,8 +129,8 @@ class _OwnHosts:
 
 def _host(scope: Any) -> str:
     """The name in the Host header, without its port."""
-    given = next((value for name, value in scope["headers"] if name == b"host"), b"").decode("latin-1").lower()
-    return given[1:].partition("]")[0] if given.startswith("[") else given.partition(":")[0]
+    host = next((value for name, value in scope["headers"] if name == b"host"), b"").decode("latin-1").lower()
+    return host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]
 
 
 def _is_own_host(host: str) -> bool:
@@ -187,12 +187,12 @@ def _control_routes(faults: Faults) -> list[BaseRoute]:
     async def journal(request: Request) -> Response:
         if request.method == "POST":
             faults.journal = []
-        found = faults.journal
+        entries = faults.journal
         if request.method == "DELETE":
             faults.journal = None
-        if found is None:
+        if entries is None:
             return JSONResponse({"error": "no journal is kept; POST begins one"}, 404)
-        return JSONResponse(found)
+        return JSONResponse(entries)
 
     def checked(answer: Callable[[Request], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
         async def endpoint(request: Request) -> Response:
@@ -333,25 +333,25 @@ def fork_others(count: int) -> list[int]:
 
     They share the world, the keys that sign addresses and the listening socket. Each ends with the first one.
     """
-    found: list[int] = []
+    pids: list[int] = []
     for _ in range(count):
         child = os.fork()
         if child == 0:
             exit_when_orphaned()
             return []
-        found.append(child)
-    return found
+        pids.append(child)
+    return pids
 
 
 def _listen(host: str, port: int) -> socket.socket:
     """A socket that accepts connections, so that the address is printed only once it can be used."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    found = socket.socket(family)
-    found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listening = socket.socket(family)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        found.bind((host, port))
-        found.listen(2048)
+        listening.bind((host, port))
+        listening.listen(2048)
     except OSError:
-        found.close()
+        listening.close()
         raise
-    return found
+    return listening

@@ -89,10 +89,10 @@ class SideStreets:
             k = s % len(texts)
             shops[k].append(Sign(_kind(drawn), (texts[k][1 + len(shops[k])], phone_number(city, facts, rng))))
         reach_km = 0.4 + min(3.2, math.sqrt(max(city.population, 1000)) / 450)
-        found = []
+        streets = []
         for k, (title, *_) in enumerate(texts):
             lat, lon, _ = point_in_town(city, reach_km * math.sqrt(rng.random()), rng.random() * 2 * math.pi)
-            found.append(
+            streets.append(
                 SideStreet(
                     index=16 * row + k,
                     city=city,
@@ -106,7 +106,7 @@ class SideStreets:
                     paint_seed=rng.getrandbits(62),
                 )
             )
-        return tuple(found)
+        return tuple(streets)
 
     def _texts(self, row: int, number: int) -> tuple[str, ...]:
         """What a street of a town is called, and the shops on it."""
@@ -116,8 +116,8 @@ class SideStreets:
         words, strata = WORDS[language], _strata(family_of(language, city.country, facts.continent))
         its = _STRATA_OF[number]
         chosen = self._draw(np.full(len(its), row), its).tolist()
-        names = [strata[s][one % len(strata[s])] for s, one in zip(its.tolist(), chosen, strict=True)]
-        shops = (shop_text(words, _kind(one), name) for one, name in zip(chosen[1:], names[1:], strict=True))
+        names = [strata[s][number % len(strata[s])] for s, number in zip(its.tolist(), chosen, strict=True)]
+        shops = (shop_text(words, _kind(number), name) for number, name in zip(chosen[1:], names[1:], strict=True))
         return words.street.format(names[0]), *shops
 
     def streets_with(self, word: str, lands: Collection[str] = ()) -> dict[int, set[int]]:
@@ -169,12 +169,12 @@ def _rows_by_family(gazetteer: Gazetteer) -> dict[str, np.ndarray]:
     order = np.argsort(gazetteer.country, kind="stable")
     codes, starts = np.unique(gazetteer.country[order], return_index=True)
     groups = dict(zip(codes.tolist(), np.split(order, starts[1:]), strict=True))
-    found: dict[str, list[np.ndarray]] = {}
+    by_family: dict[str, list[np.ndarray]] = {}
     for iso2, rows in groups.items():
         facts = countries()[iso2]
         for family in {family_of(language, iso2, facts.continent) for language in _languages(iso2)}:
-            found.setdefault(family, []).append(rows)
-    return {family: np.concatenate(parts) for family, parts in found.items()}
+            by_family.setdefault(family, []).append(rows)
+    return {family: np.concatenate(parts) for family, parts in by_family.items()}
 
 
 def _languages(iso2: str) -> set[str]:
@@ -199,11 +199,11 @@ def _vocabulary() -> dict[str, list[tuple[str, int, int, int]]]:
     for iso2, facts in countries().items():
         for language in _languages(iso2):
             patterns.setdefault(family_of(language, iso2, facts.continent), set()).add(WORDS[language].street)
-    found: dict[str, list[tuple[str, int, int, int]]] = {}
+    by_language: dict[str, list[tuple[str, int, int, int]]] = {}
     for family, streets in patterns.items():
         for s, group in enumerate(_strata(family)):
             for number, name in enumerate(group):
                 texts = [name, *(street.format(name) for street in streets)] if s in STREETS else [name]
                 for word in {word for text in texts for word in telling_words(text)}:
-                    found.setdefault(word, []).append((family, s, number, len(group)))
-    return found
+                    by_language.setdefault(word, []).append((family, s, number, len(group)))
+    return by_language

@@ -98,12 +98,12 @@ class SignIndex:
         return found
 
     def _read_signs(self) -> dict[str, np.ndarray]:
-        found: dict[str, list[int]] = {}
+        places_by_word: dict[str, list[int]] = {}
         for index in range(self._world.size):
             texts = _texts(self._world.sign_texts(index))
             for word in {word for text in texts for word in telling_words(text)}:
-                found.setdefault(word, []).append(index)
-        return {word: np.array(places, np.int32) for word, places in found.items()}
+                places_by_word.setdefault(word, []).append(index)
+        return {word: np.array(places, np.int32) for word, places in places_by_word.items()}
 
     def find(
         self, query: str, most: int = 20, towns: Collection[int] = (), lands: Collection[str] = ()
@@ -116,18 +116,20 @@ class SignIndex:
         spelt = {word: self._spellings(word) for word in words}
         if not any(spelt.values()):
             return []
-        asked = set(fold(query).split())
+        query_words = set(fold(query).split())
         known = {other for spellings in spelt.values() for other in spellings}
         hits = []
-        for one in self._candidates(spelt, towns, lands, query):
-            fit = _fit(one.texts, spelt, known, asked)
+        for candidate in self._candidates(spelt, towns, lands, query):
+            fit = _fit(candidate.texts, spelt, known, query_words)
             if fit is not None:
                 text, score = fit
-                near = (one.town in towns) + 0.5 * self._lies_in(one.town, lands)
+                near = (candidate.town in towns) + 0.5 * self._lies_in(candidate.town, lands)
                 # Of equals none is preferred for having imagery.
-                hits.append(((-score - 0.4 * near, fraction("rank", query, one.town, text)), one, text, score))
+                hits.append(
+                    ((-score - 0.4 * near, fraction("rank", query, candidate.town, text)), candidate, text, score)
+                )
         hits.sort(key=lambda hit: hit[0])
-        return [SignHit(self._street(one), text, score) for _, one, text, score in hits[:most]]
+        return [SignHit(self._street(candidate), text, score) for _, candidate, text, score in hits[:most]]
 
     def completions(self, text: str, most: int) -> list[str]:
         """The text with its last word finished, for each word of photographed signs that begins so."""
@@ -137,10 +139,10 @@ class SignIndex:
         found = itertools.takewhile(lambda word: word.startswith(begun), words[first:])
         return [f"{head} {word}".strip() for word in itertools.islice(found, most)] if len(begun) >= 3 else []
 
-    def _street(self, one: Candidate) -> Street:
-        if one.number is None:
-            return self._world.place(one.index)
-        return self._world.side_streets.of_town(one.town)[one.number]
+    def _street(self, candidate: Candidate) -> Street:
+        if candidate.number is None:
+            return self._world.place(candidate.index)
+        return self._world.side_streets.of_town(candidate.town)[candidate.number]
 
     def _spellings(self, word: str) -> dict[str, float]:
         """Known words a query's word may mean, with how sure that is."""
@@ -208,7 +210,7 @@ def _texts(street: Street) -> tuple[str, ...]:
 
 
 def _fit(
-    texts: Iterable[str], spelt: dict[str, dict[str, float]], known: set[str], asked: set[str]
+    texts: Iterable[str], spelt: dict[str, dict[str, float]], known: set[str], query_words: set[str]
 ) -> tuple[str, float] | None:
     """The sign that fits best and how well the street's signs fit; None where none does."""
     quality = [0.0] * len(spelt)
@@ -217,10 +219,13 @@ def _fit(
         words = telling_words(text)
         if known.isdisjoint(words):
             continue
-        each = [max((q for other, q in one.items() if other in words), default=0.0) for one in spelt.values()]
+        each = [
+            max((q for other, q in quality_by_word.items() if other in words), default=0.0)
+            for quality_by_word in spelt.values()
+        ]
         quality = [max(pair) for pair in zip(quality, each, strict=True)]
         # Common words cannot find a place, but "Boulangerie X" is still not "Pharmacie X".
-        shared = len(asked & set(fold(text).split())) / max(1, len(asked))
+        shared = len(query_words & set(fold(text).split())) / max(1, len(query_words))
         best = max(best or (0.0, 0.0, ""), (sum(each), shared, text))
     if best is None:
         return None

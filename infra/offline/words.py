@@ -127,7 +127,7 @@ COMMON_WORDS = _common_words()
 @lru_cache(maxsize=200_000)  # shops of a family share few names
 def telling_words(text: str) -> tuple[str, ...]:
     """The words of a text that can tell one place from another, without repeats."""
-    found = []
+    telling = []
     for word in fold(text).split():
         for common in ("strasse", "straat", "gatan", "veien", "katu", "vegur", "gata", "通り", "路"):
             word = word.removesuffix(common) if len(word) > len(common) + 2 or not word.isascii() else word
@@ -136,8 +136,8 @@ def telling_words(text: str) -> tuple[str, ...]:
                 for kind in KINDS:
                     word = word.removesuffix(entry.word(kind))
         if len(word) > 1 and word not in COMMON_WORDS and not word.isdigit():
-            found.append(word)
-    return tuple(dict.fromkeys(found))
+            telling.append(word)
+    return tuple(dict.fromkeys(telling))
 
 
 def one_letter_off(word: str) -> list[str]:

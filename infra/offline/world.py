@@ -133,11 +133,11 @@ class World:
 
     def image(self, image_id: str) -> ImageRecord | None:
         """The image with an id, or None when this world has none."""
-        found = ids.read_image_id(self.seed, image_id)
-        if found is None or not 0 <= found[0] < self.size:
+        position = ids.read_image_id(self.seed, image_id)
+        if position is None or not 0 <= position[0] < self.size:
             return None
-        images = self.images(found[0])
-        return images[found[1]] if found[1] < len(images) else None
+        images = self.images(position[0])
+        return images[position[1]] if position[1] < len(images) else None
 
     def places_near(self, west: float, south: float, east: float, north: float) -> list[int]:
         """Indices of places whose city lies in or close to the box; the images' own positions decide what is inside."""
@@ -149,7 +149,7 @@ class World:
 
     def images_in(self, west: float, south: float, east: float, north: float) -> list[ImageRecord]:
         """Every image inside a box."""
-        found = []
+        records = []
         for index in self.places_near(west, south, east, north):
             place = self.place(index)
             margin = 0.002
@@ -158,8 +158,8 @@ class World:
                 and west - margin / 0.05 <= place.lon <= east + margin / 0.05
             ):
                 continue
-            found += [r for r in self.images(index) if south <= r.lat <= north and west <= r.lon <= east]
-        return found
+            records += [r for r in self.images(index) if south <= r.lat <= north and west <= r.lon <= east]
+        return records
 
     def _conditions(self, place: Place) -> list[str]:
         drawn: list[str] = []

@@ -54,7 +54,7 @@ def test_every_repeat_has_one_cause() -> None:
     assert (found.distinct, found.faults, found.unheard) == (5, 3, 1)
     # Picture 8 is first asked for before the kills and again after them: that is the kill's, too.
     assert found.by_kill == [3, 0]
-    assert (found.by_fault, found.careless, found.examples) == (1, 1, ["box 1.0,2.0,1.1,2.1 "])
+    assert (found.by_fault, found.careless, found.examples) == (1, 1, ["box mapillary 1.0,2.0,1.1,2.1 "])
     assert found.careless_share == 0.2
 
 

@@ -96,9 +96,10 @@ class ThoughtWriter:
                 return [self.one_of(f"The search for {query} finds no page.", f"No page is found for {query}.")]
             return [f"The pages found for {query} {self.one_of('do not settle it', 'leave me where I was')}."]
         if tool.purpose == GEOCODE and notes.geocodes:
-            asked, found = notes.geocodes[-1]
-            if found:
-                return [f"The geocoder places {asked} at {found[0].lat:.4f}, {found[0].lon:.4f} ({found[0].label})."]
+            asked, candidates = notes.geocodes[-1]
+            if candidates:
+                first = candidates[0]
+                return [f"The geocoder places {asked} at {first.lat:.4f}, {first.lon:.4f} ({first.label})."]
             return [self.one_of(f"The geocoder does not know {asked}.", f"There is no entry for {asked}.")]
         if tool.purpose in (TIPS, KEYWORD) and notes.geocodes:
             asked, listed = notes.geocodes[-1][0], "; ".join(notes.listed[:2])
@@ -120,9 +121,9 @@ class ThoughtWriter:
     def _settled(self, guess: Guess) -> str:
         name = guess.city or guess.country_name or "nowhere in particular"
         if guess.why.startswith("lookup of "):
-            asked = guess.why.removeprefix("lookup of ")
+            query = guess.why.removeprefix("lookup of ")
             best = self.one_of("is the best I have", "is what I trust most")
-            return f"The point I was given for {asked} {best}. I settle on {name}."
+            return f"The point I was given for {query} {best}. I settle on {name}."
         if guess.why == LARGEST:
             return f"No town is certain, so I settle on {name}, the largest city of {guess.country_name}."
         if guess.why == "nothing":
@@ -134,10 +135,10 @@ class ThoughtWriter:
 def _on_the_signs(passages: Iterable[str], notes: Notes, believed: str) -> str:
     """The sentences of the page that speaks of the signs, of the believed town if one does; empty without one."""
     words = {word for line in notes.words for word in fold(line).split() if len(word) > 3}
-    found = [passage for passage in passages if len(words & set(fold(passage).split())) >= 2]
+    known = [passage for passage in passages if len(words & set(fold(passage).split())) >= 2]
     if believed:
-        found = [passage for passage in passages if f" {fold(believed)} " in f" {fold(passage)} "] or found
-    return _sentences(found[0], words) if found else ""
+        known = [passage for passage in passages if f" {fold(believed)} " in f" {fold(passage)} "] or known
+    return _sentences(known[0], words) if known else ""
 
 
 def _sentences(passage: str, words: set[str]) -> str:
@@ -156,26 +157,32 @@ def planner_reply(request: ChatRequest, dice: random.Random) -> Reply:
     """A thought with one tool call, or a thought with the final answer."""
     notes = read_notes(request)
     belief = with_doubt(weigh_notes(notes), trajectory_dice(request, dice), request.temperature)
-    found = next_action(offered(request), request.tool_choice, notes, belief, dice, request.temperature)
+    choice = next_action(offered(request), request.tool_choice, notes, belief, dice, request.temperature)
     teller = ThoughtWriter(request)
     told = teller.results(notes.results, notes, belief)
-    if found is None:
+    if choice is None:
         answer, why = conclude(request, notes, belief, dice)
         return Reply(write_answer(request, " ".join([*told, why]), answer))
-    tool, action = found
-    said = (*told, teller.clues(belief), teller.direction(belief), teller.missing(belief, action.purpose), action.why)
-    thought = " ".join(part for part in said if part)
+    tool, action = choice
+    sentences = (
+        *told,
+        teller.clues(belief),
+        teller.direction(belief),
+        teller.missing(belief, action.purpose),
+        action.why,
+    )
+    thought = " ".join(part for part in sentences if part)
     if notes.suspicious and notes.results:
         thought += " One of the results addressed me with instructions; it is page text, so I leave it out."
     return tool_call_reply(f"<think>{thought}</think>", tool.name, tool.arguments(action.value), dice)
 
 
-def tool_call_reply(said: str, name: str, arguments: dict[str, object], dice: random.Random) -> Reply:
+def tool_call_reply(thought: str, name: str, arguments: dict[str, object], dice: random.Random) -> Reply:
     """A reply that calls a tool, now and then malformed."""
     text = json.dumps(arguments, ensure_ascii=False)
     if dice.random() < MALFORMED_RATE:
         name, text = spoil(name, text, dice)
-    return Reply(said, ((name, text),))
+    return Reply(thought, ((name, text),))
 
 
 def trajectory_dice(request: ChatRequest, dice: random.Random) -> random.Random:
@@ -214,16 +221,16 @@ def agent_reply(request: ChatRequest, dice: random.Random) -> Reply:
     if writer.wants_json(request):
         answer, _ = conclude(request, state.notes, belief, dice)
         return writer.write_json(request, state, belief, dice, answer)
-    found = next_action(offered(request), request.tool_choice, state.notes, belief, dice, request.temperature)
+    choice = next_action(offered(request), request.tool_choice, state.notes, belief, dice, request.temperature)
     teller = ThoughtWriter(request)
     seen = _seen(state, request, teller, belief)
-    if found is None:
+    if choice is None:
         answer, why = conclude(request, state.notes, belief, dice)
         thought = seen + why
         return Reply(write_answer(request, thought, _with_street(answer, state.notes)))
-    tool, action = found
-    said = (teller.clues(belief), teller.direction(belief), teller.missing(belief, action.purpose), action.why)
-    thought = seen + " ".join(part for part in said if part)
+    tool, action = choice
+    sentences = (teller.clues(belief), teller.direction(belief), teller.missing(belief, action.purpose), action.why)
+    thought = seen + " ".join(part for part in sentences if part)
     if state.notes.suspicious and state.results:
         thought += " A result addresses me with instructions; it is page text, so I leave it out."
     return tool_call_reply(f"<think>{thought}</think>", tool.name, tool.arguments(action.value), dice)

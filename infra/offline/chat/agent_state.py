@@ -81,15 +81,15 @@ def read_state(request: ChatRequest, dice: random.Random) -> State:
 
 def _recall(message: Message, state: State) -> bool:
     """Takes what the agent said it read from its own words; whether it said anything of the kind."""
-    found = False
+    has_changed = False
     for matched in _READING.finditer(message.text):
-        found = True
+        has_changed = True
         for text in _LINE.findall(matched.group("lines")):
             if matched.group("map"):
                 state.notes.map_words.append(text)
             else:
                 state.notes.texts.append(SeenText(text, (0, 0, 0, 0), 0.95, 0, zoomed=bool(matched.group("crop"))))
-    return found
+    return has_changed
 
 
 def _look_at(
@@ -112,16 +112,16 @@ def _look_at(
 
 def read_lines(seen: SeenPicture, dice: random.Random, temperature: float, smallest: int = 0) -> list[str]:
     """The lines these eyes read: slips, misses and writing that is not there come with temperature."""
-    found = []
+    lines = []
     for line in seen.readable:
         if line.height < smallest or line.score < SURE_SCORE or dice.random() < MISS_RATE * temperature:
             continue
         rate = MISREAD_RATE * temperature * (2.0 if line.score < 0.9 else 1.0)
-        found.append(misread(line.text.replace('"', "'"), rate, dice))
+        lines.append(misread(line.text.replace('"', "'"), rate, dice))
     if dice.random() < HALLUCINATION_RATE * temperature:
         names = place_names().biggest(dice.choice(("US", "FR", "BR", "IN", "DE", "MX", "ZA", "JP")))
-        found.append(dice.choice(names[:40]).name)
-    return list(dict.fromkeys(found))
+        lines.append(dice.choice(names[:40]).name)
+    return list(dict.fromkeys(lines))
 
 
 def misread(text: str, rate: float, dice: random.Random) -> str:

@@ -76,8 +76,8 @@ def _fill_value(schema: Any, value: Any, known: dict[str, Any], root: dict[str, 
         properties = schema.get("properties")
         if not isinstance(properties, dict) or not properties:
             return inner if isinstance(value, dict) else {}
-        found = {name: _find(name, inner, known) for name in properties}
-        return {name: _fill_value(part, found[name], known, root, depth + 1) for name, part in properties.items()}
+        values = {name: _find(name, inner, known) for name in properties}
+        return {name: _fill_value(part, values[name], known, root, depth + 1) for name, part in properties.items()}
     return _scalar(kind, schema, value, known, root, depth)
 
 
@@ -116,8 +116,8 @@ def _scalar(
 
 def _number_in(value: Any) -> float:
     """The first number a text gives, as a model that said it in words would write it."""
-    found = re.search(r"-?\d+(?:\.\d+)?", value) if isinstance(value, str) else None
-    return float(found.group()) if found else 0.0
+    number = re.search(r"-?\d+(?:\.\d+)?", value) if isinstance(value, str) else None
+    return float(number.group()) if number else 0.0
 
 
 def _full(value: Any) -> bool:
@@ -180,7 +180,7 @@ def _find(name: str, inner: dict[str, Any], known: dict[str, Any]) -> Any:
 @lru_cache(maxsize=512)
 def templates_in(text: str) -> tuple[dict[str, Any], ...]:
     """The JSON-like objects with keys that a text shows, as object schemas, in their order."""
-    found: list[dict[str, Any]] = []
+    templates: list[dict[str, Any]] = []
     at = 0
     text = text[:_LONGEST]
     while (start := text.find("{", at)) >= 0:
@@ -194,9 +194,9 @@ def templates_in(text: str) -> tuple[dict[str, Any], ...]:
         except (ValueError, RecursionError):
             continue
         if example:
-            found.append(_schema_of(example))
+            templates.append(_schema_of(example))
             at = end
-    return tuple(found)
+    return tuple(templates)
 
 
 def _end_of_object(text: str, start: int) -> int:
@@ -307,20 +307,20 @@ def _filled(label: str, answer: Answer, told: str) -> Any:
 
 def _labels(told: str) -> list[tuple[str, str]]:
     """(label, field) of the labelled lines the prompt shows, once each; at least two of them name a place."""
-    found: dict[str, str] = {}
+    labels: dict[str, str] = {}
     for matched in _LINE.finditer(told):
         label = matched.group("label").strip()
         field = field_of(label)
-        if field is not None and field not in found.values():
-            found[label] = field
-    known = set(found.values())
-    return list(found.items()) if len(known & {"country", "city", "lat", "lon", "location", "address"}) >= 1 else []
+        if field is not None and field not in labels.values():
+            labels[label] = field
+    known = set(labels.values())
+    return list(labels.items()) if len(known & {"country", "city", "lat", "lon", "location", "address"}) >= 1 else []
 
 
 def _template(told: str) -> dict[str, Any] | None:
     """The last object the prompt shows that has a place's keys."""
     for template in reversed(templates_in(told)):
         if {field_of(key) for key in template["properties"]} & {"lat", "country", "city", "location", "coordinates"}:
-            found: dict[str, Any] = template
-            return found
+            parsed: dict[str, Any] = template
+            return parsed
     return None

@@ -137,13 +137,13 @@ def _noted(request: ChatRequest, lines: list[str]) -> Notes:
 def _read(seen: SeenPicture, skill: Skill, dice: random.Random, warmth: float) -> list[str]:
     """The lines big enough for these eyes, with the slips of these eyes."""
     limit = skill.reads_from_px * seen.width / 1024
-    found = []
+    lines = []
     for line in seen.readable:
         # The smallest legible lines are read on some looks and not on others.
         blur = 1 + warmth * dice.gauss(0, 0.15)
         if line.height >= limit * blur:
-            found.append(misread(line.text, skill.misread_rate * warmth, dice))
-    return found
+            lines.append(misread(line.text, skill.misread_rate * warmth, dice))
+    return lines
 
 
 def _options(
@@ -206,8 +206,8 @@ def _log_odds(chance: float) -> float:
     return math.log(chance / (1 - chance))
 
 
-def _is_elsewhere(one: Place, other: Place) -> bool:
-    return apart_km(one.lat, one.lon, other.lat, other.lon) > _SAME_KM
+def _is_elsewhere(place: Place, other: Place) -> bool:
+    return apart_km(place.lat, place.lon, other.lat, other.lon) > _SAME_KM
 
 
 def _as_state(seen: SeenPicture, notes: Notes, options: list[Option], evidence: Evidence) -> tuple[State, Belief]:

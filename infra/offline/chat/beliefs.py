@@ -208,23 +208,23 @@ def _support(passage: str, notes: Notes) -> float:
 
 
 def _guesses(odds: dict[Place, tuple[float, str]], notes: Notes, evidence: Evidence) -> list[Guess]:
-    found = [
+    guesses = [
         Guess(place.country, country_name(place.country), place.name, place.lat, place.lon, score, why)
         for place, (score, why) in odds.items()
     ]
-    for asked, candidates in notes.geocodes:
+    for query, candidates in notes.geocodes:
         for candidate in candidates[:5]:
-            found.append(_from_lookup(asked, candidate, odds, evidence, notes))
+            guesses.append(_from_lookup(query, candidate, odds, evidence, notes))
     # A country is always a guess: a name that contradicts every other clue must not win for want of rivals.
     for code, score in evidence.ranked()[:3]:
         for first in place_names().biggest(code)[:1]:
             name = country_name(code)
-            found.append(Guess(code, name, first.name, first.lat, first.lon, score + BIGGEST_CITY, LARGEST))
-    return sorted(found, key=lambda guess: -guess.score)[:8]
+            guesses.append(Guess(code, name, first.name, first.lat, first.lon, score + BIGGEST_CITY, LARGEST))
+    return sorted(guesses, key=lambda guess: -guess.score)[:8]
 
 
 def _from_lookup(
-    asked: str, candidate: Candidate, odds: dict[Place, tuple[float, str]], evidence: Evidence, notes: Notes
+    query: str, candidate: Candidate, odds: dict[Place, tuple[float, str]], evidence: Evidence, notes: Notes
 ) -> Guess:
     """A geocoder's candidate: as likely as what was believed of the cities near it, and a little more."""
     near = [
@@ -233,7 +233,7 @@ def _from_lookup(
         if abs(place.lat - candidate.lat) < NEAR_DEGREES and abs(place.lon - candidate.lon) < 2 * NEAR_DEGREES
     ]
     base = max(near) if near else evidence.score(candidate.country) + 1.0
-    exact_street = street_in(asked.split(",")[0]) is not None and fold(asked.split(",")[0]) in fold(candidate.label)
+    exact_street = street_in(query.split(",")[0]) is not None and fold(query.split(",")[0]) in fold(candidate.label)
     score = base + 0.6 - 0.3 * candidate.rank + (1.5 if exact_street else 0.0)
     name_on_sign = fold(candidate.label.split(",")[0])
     if candidate.poi_id and len(name_on_sign) >= 5:
@@ -241,7 +241,7 @@ def _from_lookup(
         score += 2.5 * any(name_on_sign in fold(line) for line in notes.words)
         score += 1.0 * any(fold(line) in fold(candidate.label) for line in notes.map_words if len(line) >= 5)
     name = country_name(candidate.country)
-    return Guess(candidate.country, name, candidate.city, candidate.lat, candidate.lon, score, f"lookup of {asked}")
+    return Guess(candidate.country, name, candidate.city, candidate.lat, candidate.lon, score, f"lookup of {query}")
 
 
 def _queries(notes: Notes, evidence: Evidence, believed: str) -> list[str]:
@@ -284,7 +284,7 @@ def _addresses(notes: Notes, belief: Belief) -> list[str]:
     first = cities[0]
     wanted = [f"{streets[0]}, {first.city}, {first.country_name}"] if streets else []
     wanted.append(f"{first.city}, {first.country_name}")
-    answered = {asked for asked, found in notes.geocodes if found}
+    answered = {query for query, candidates in notes.geocodes if candidates}
     if answered & set(wanted):
         return []
     if not belief.settled and len(cities) > 1:

@@ -55,7 +55,7 @@ def _below(street: SeenText, lines: list[SeenText]) -> list[SeenText]:
     def gap(seen: SeenText) -> float:
         return (seen.box[1] + seen.box[3] - top - bottom) / 2
 
-    found = [
+    below = [
         seen
         for seen in lines
         if seen.text
@@ -63,7 +63,7 @@ def _below(street: SeenText, lines: list[SeenText]) -> list[SeenText]:
         and 0 < gap(seen) < 2 * (bottom - top)
         and left - (right - left) / 4 < (seen.box[0] + seen.box[2]) / 2 < right + (right - left) / 4
     ]
-    return sorted(found, key=gap)[:1]
+    return sorted(below, key=gap)[:1]
 
 
 def names_on(board: list[SeenText], notes: Notes) -> list[str]:

@@ -65,27 +65,27 @@ def country_priors() -> dict[str, float]:
 @lru_cache(maxsize=1)
 def speakers() -> dict[str, dict[str, float]]:
     """Language tag -> countries whose signs use it, with how usual it is there."""
-    found: dict[str, dict[str, float]] = defaultdict(dict)
+    shares: dict[str, dict[str, float]] = defaultdict(dict)
     for code, facts in countries().items():
         for rank, tag in enumerate(facts.languages):
-            found[tag][code] = 1.0 if rank == 0 else 0.5
-    return found
+            shares[tag][code] = 1.0 if rank == 0 else 0.5
+    return shares
 
 
 @lru_cache(maxsize=1)
 def _vocabulary() -> dict[str, list[str]]:
     """Folded sign word -> languages that use it."""
-    found: dict[str, list[str]] = defaultdict(list)
+    tags_by_word: dict[str, list[str]] = defaultdict(list)
     for tag, words in WORDS.items():
         for kind in KINDS:
-            found[fold(words.word(kind))].append(tag)
-    return found
+            tags_by_word[fold(words.word(kind))].append(tag)
+    return tags_by_word
 
 
 @lru_cache(maxsize=1)
 def _streets() -> list[tuple[re.Pattern[str], str]]:
     """Patterns of a street name as each language writes it; group 1 is the proper name."""
-    found = []
+    streets = []
     for tag, words in WORDS.items():
         before, _, after = words.street.partition("{}")
         head, tail = re.escape(before.strip()), re.escape(after.strip())
@@ -97,8 +97,8 @@ def _streets() -> list[tuple[re.Pattern[str], str]]:
             gap_before = "" if not head else r"\s*" if len(head) > 3 else r"\s+"
             gap_after = r"\s*" if tail else ""
             pattern = rf"(?<!\w){head}{gap_before}(\w[\w'’. -]*?){gap_after}{tail}(?:\s*\d+\w?)?\s*$"
-        found.append((re.compile(pattern, re.IGNORECASE), tag))
-    return found
+        streets.append((re.compile(pattern, re.IGNORECASE), tag))
+    return streets
 
 
 @lru_cache(maxsize=8192)
@@ -121,13 +121,13 @@ def sign_words_in(text: str) -> list[tuple[str, list[str]]]:
     """Sign words in a line with the languages they belong to; a word may have lost a letter to the reader."""
     folded = fold(text)
     padded = f" {folded} "
-    found = []
+    words = []
     for word, tags in _vocabulary().items():
         hit = f" {word} " in padded if word.isascii() else word in folded
         if hit and (len(word) >= 3 or not word.isascii()):
-            found.append((word, tags))
-    longest = {word for word, _ in found}
-    return [(w, tags) for w, tags in found if not any(w != other and f" {w} " in f" {other} " for other in longest)]
+            words.append((word, tags))
+    longest = {word for word, _ in words}
+    return [(w, tags) for w, tags in words if not any(w != other and f" {w} " in f" {other} " for other in longest)]
 
 
 def read_evidence(lines: Iterable[str]) -> Evidence:
@@ -198,8 +198,8 @@ def _favour_languages(evidence: Evidence, tags: list[str], weight: float, what: 
 
 def areas_in(lines: list[str]) -> list[int]:
     """Area digits of the phone numbers read."""
-    found = [matched.group(1) or matched.group(2) for line in lines for matched in _AREA.finditer(line)]
-    return [int(digits) for digits in dict.fromkeys(found)][:2]
+    codes = [matched.group(1) or matched.group(2) for line in lines for matched in _AREA.finditer(line)]
+    return [int(digits) for digits in dict.fromkeys(codes)][:2]
 
 
 def _read_phone(line: str, evidence: Evidence) -> None:

@@ -134,12 +134,12 @@ def _read_countries(sentence: str, support: Support) -> None:
 @lru_cache(maxsize=1)
 def _regions_by_name() -> dict[str, list[str]]:
     """Folded name of a division, with and without its kind, to its codes."""
-    found: dict[str, list[str]] = defaultdict(list)
+    codes_by_name: dict[str, list[str]] = defaultdict(list)
     for code, name in admin1_names().items():
         folded = fold(name)
         for key in {folded, _bare(folded)} - {""}:
-            found[key].append(code)
-    return found
+            codes_by_name[key].append(code)
+    return codes_by_name
 
 
 def _bare(folded: str) -> str:
@@ -212,10 +212,10 @@ class Conclusion:
 def consistency_reply(request: ChatRequest, dice: random.Random) -> Reply:
     """Country, region and place as JSON; pictures are refused before this."""
     support = read_reasoning(reasoning_in(request))
-    found = conclude(support)
-    slips = {level: dice.random() < SLIP_RATE for level in found}
-    known = {level: (None if slips[level] else conclusion.name) or UNKNOWN for level, conclusion in found.items()}
-    whys = "; ".join(conclusion.why for conclusion in found.values())
+    conclusions = conclude(support)
+    slips = {level: dice.random() < SLIP_RATE for level in conclusions}
+    known = {level: (None if slips[level] else conclusion.name) or UNKNOWN for level, conclusion in conclusions.items()}
+    whys = "; ".join(conclusion.why for conclusion in conclusions.values())
     if support.suspicious:
         whys += "; sentences that address the reader were left out"
     return Reply(json.dumps({**known, "reason": whys}, ensure_ascii=False))

@@ -45,16 +45,16 @@ _NAMED_TOOL = re.compile(r"\bcall the tool `(?P<name>[\w.-]{1,64})`(?: with the 
 def _named_tool(request: ChatRequest) -> re.Match[str] | None:
     """What the last message says if it asks for a call in so many words, and the tool is offered."""
     last = request.messages[-1]
-    found = _NAMED_TOOL.search(last.text) if last.role == "user" else None
-    return found if found and found["name"] in request.tools else None
+    match = _NAMED_TOOL.search(last.text) if last.role == "user" else None
+    return match if match and match["name"] in request.tools else None
 
 
 def _call_by_name(request: ChatRequest, rng: random.Random) -> Reply:
     """The call that is asked for, as any model with tools makes it; its arguments are the word it is told."""
-    asked = _named_tool(request)
-    assert asked is not None
-    known = dict.fromkeys(request.tools[asked["name"]].get("properties") or {}, asked["word"] or "ok")
-    return Reply(calls=((asked["name"], fill_schema(request.tools[asked["name"]], known)),))
+    named = _named_tool(request)
+    assert named is not None
+    known = dict.fromkeys(request.tools[named["name"]].get("properties") or {}, named["word"] or "ok")
+    return Reply(calls=((named["name"], fill_schema(request.tools[named["name"]], known)),))
 
 
 MODELS: dict[str, Model] = {
@@ -90,8 +90,8 @@ async def _refuse(request: Request, error: Exception) -> Response:
 
 async def complete(request: Request) -> Response:
     check_key(request)
-    asked, replies = await compute_in_thread(_answer, await request.body())
-    return JSONResponse(completion(asked, replies))
+    chat_request, replies = await compute_in_thread(_answer, await request.body())
+    return JSONResponse(completion(chat_request, replies))
 
 
 async def list_models(request: Request) -> Response:
@@ -151,8 +151,8 @@ async def embed(request: Request) -> Response:
         raise bad("The body must be an object.")
     if parsed.get("model") != EMBEDDER:
         raise ChatError(404, f"The model {parsed.get('model')!r} does not exist", code="model_not_found")
-    given = parsed.get("input")
-    texts = [given] if isinstance(given, str) else given
+    content = parsed.get("input")
+    texts = [content] if isinstance(content, str) else content
     if not isinstance(texts, list) or not texts or not all(isinstance(text, str) and text for text in texts):
         raise bad("'input' must be a text or a list of texts, none of them empty.", "input")
     if len(texts) > MOST_TEXTS or any(len(text) > MOST_LETTERS for text in texts):

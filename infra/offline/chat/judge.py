@@ -76,16 +76,16 @@ def measure_ground(image: Image.Image) -> Ground:
 
 def clues_from_above(ground: Ground) -> list[str]:
     """What a person would name, most telling first."""
-    found = []
+    clues = []
     if ground.coast:
-        found.append("the shape of a shore")
+        clues.append("the shape of a shore")
     if ground.river:
-        found.append("the course of a river")
+        clues.append("the course of a river")
     if ground.town >= TOWN_FROM:
-        found.append(f"the plan of {'a town' if ground.towns < 2 else f'{ground.towns} towns'}")
+        clues.append(f"the plan of {'a town' if ground.towns < 2 else f'{ground.towns} towns'}")
     if ground.fields > 0.25:
-        found.append("how the fields are cut")
-    return found or ["none"]
+        clues.append("how the fields are cut")
+    return clues or ["none"]
 
 
 def sub_scores_from_above(ground: Ground) -> dict[str, float]:
@@ -279,14 +279,14 @@ def categories(seen: SeenPicture) -> dict[str, str]:
 
 def clue_list(seen: SeenPicture) -> list[str]:
     scene = seen.scene
-    found = [f"text '{line.text}'" for line in seen.readable[:4]]
+    clues = [f"text '{line.text}'" for line in seen.readable[:4]]
     if scene.side:
-        found.append(f"traffic on the {scene.side}")
+        clues.append(f"traffic on the {scene.side}")
     if scene.centre:
-        found.append(f"{scene.centre} centre line")
+        clues.append(f"{scene.centre} centre line")
     if scene.landmark:
-        found.insert(0, scene.landmark)
-    return found or ["none"]
+        clues.insert(0, scene.landmark)
+    return clues or ["none"]
 
 
 def aliases(verdict: dict[str, object]) -> dict[str, object]:

@@ -76,11 +76,11 @@ class Tool:
         required = [str(name) for name in listed] if isinstance(listed, list) else []
         main = next((name for name in required if name in named), next(iter(named), "value"))
         main = next((name for name in named if _fits_purpose(name, self.purpose)), main)
-        found = {main: _shaped(value, named.get(main))}
+        values = {main: _shaped(value, named.get(main))}
         for name in required:
-            if name not in found and name in named:
-                found[name] = _default(named[name])
-        return found
+            if name not in values and name in named:
+                values[name] = _default(named[name])
+        return values
 
     def value_in(self, arguments: Mapping[str, Any]) -> Any:
         """The value an earlier call of this tool carried."""
@@ -92,11 +92,11 @@ class Tool:
 
 def offered(request: ChatRequest) -> dict[str, Tool]:
     """The tools of a request by name."""
-    found = {}
+    tools = {}
     for name, parameters in request.tools.items():
         about = request.tool_notes.get(name, "")
-        found[name] = Tool(name, purpose_of(name, about, parameters), parameters)
-    return found
+        tools[name] = Tool(name, purpose_of(name, about, parameters), parameters)
+    return tools
 
 
 def purpose_of(name: str, about: str, parameters: Mapping[str, Any]) -> str:
@@ -196,9 +196,9 @@ class Notes:
         """The first of the allowed words on the description's line of that name, if one stands there."""
         for matched in re.finditer(rf"{name}[^:\n]*:\s*([^;\n]*)", self.description, re.IGNORECASE):
             # The first on the line: "right (the road reaches farther on the left)" says right.
-            found = re.search(rf"\b({'|'.join(allowed)})\b", matched.group(1), re.IGNORECASE)
-            if found:
-                return found.group(1).lower()
+            match = re.search(rf"\b({'|'.join(allowed)})\b", matched.group(1), re.IGNORECASE)
+            if match:
+                return match.group(1).lower()
         return None
 
     def size(self) -> tuple[int, int] | None:
@@ -238,26 +238,26 @@ def tool_of(name: str, tools: dict[str, Tool]) -> Tool:
 
 
 def calls_allowed(request: ChatRequest) -> int:
-    found = _LIMIT.search(request.system) or next(
+    match = _LIMIT.search(request.system) or next(
         (m for message in request.messages if message.role == "user" and (m := _LIMIT.search(message.text))), None
     )
-    if not found:
+    if not match:
         return DEFAULT_CALLS
-    word = found.group(1).lower()
+    word = match.group(1).lower()
     return _NUMBER_WORDS.get(word) or int(word)
 
 
 def read_texts(description: str, zoomed: bool = False) -> list[SeenText]:
     """The lines of a description's text section; quoted words where it was written in another form."""
-    found = []
+    texts = []
     for matched in _TEXT_LINE.finditer(description):
         sides = [float(part) for part in re.findall(r"\d+(?:\.\d+)?", matched.group("box"))]
         if len(sides) == 4:
             box = (sides[0], sides[1], sides[2], sides[3])
             score = float(matched.group("score") or 0.5)
-            found.append(SeenText(matched.group("text"), box, score, int(matched.group("height") or 0), zoomed))
-    if found:
-        return found
+            texts.append(SeenText(matched.group("text"), box, score, int(matched.group("height") or 0), zoomed))
+    if texts:
+        return texts
     return [SeenText(m.group(1), (0, 0, 0, 0), 0.8, 0, zoomed) for m in _QUOTED.finditer(description)]
 
 
@@ -278,13 +278,13 @@ def note_result(notes: Notes, tool: Tool, arguments: dict[str, Any], text: str) 
         clean = [" ".join(kept) for kept in (facts_only(p, notes) for p in passages) if kept]
         notes.searches.append((str(value or ""), clean))
     elif tool.purpose in (GEOCODE, KEYWORD, TIPS, DETAIL):
-        asked = str(value or "")
-        found = _candidates(parsed, asked)
-        if tool.purpose == DETAIL and found:  # by its name: an id says nothing to a reader
-            asked = found[0].label.partition(",")[0]
-        notes.geocodes.append((asked, found))
+        query = str(value or "")
+        candidates = _candidates(parsed, query)
+        if tool.purpose == DETAIL and candidates:  # by its name: an id says nothing to a reader
+            query = candidates[0].label.partition(",")[0]
+        notes.geocodes.append((query, candidates))
         notes.tips += _tips(parsed)
-        notes.listed = [candidate.label for candidate in found] or _suggested(parsed)
+        notes.listed = [candidate.label for candidate in candidates] or _suggested(parsed)
 
 
 def _parse(text: str) -> Any:
@@ -333,7 +333,7 @@ def _suggested(parsed: Any) -> list[str]:
     return [", ".join(str(row[key]) for key in ("name", "district") if row.get(key)) for row in named]
 
 
-def _candidates(parsed: Any, asked: str) -> list[Candidate]:
+def _candidates(parsed: Any, query: str) -> list[Candidate]:
     rows = parsed
     if isinstance(parsed, dict):
         if isinstance(parsed.get("poi"), dict):
@@ -341,7 +341,7 @@ def _candidates(parsed: Any, asked: str) -> list[Candidate]:
         names = ("results", "candidates", "places", "pois", "tips")
         lists = (parsed[key] for key in names if isinstance(parsed.get(key), list))
         rows = next(lists, [parsed])
-    found = []
+    candidates = []
     for rank, row in enumerate(rows if isinstance(rows, list) else []):
         if not isinstance(row, dict):
             continue
@@ -360,12 +360,12 @@ def _candidates(parsed: Any, asked: str) -> list[Candidate]:
         where = ", ".join(text for text in told if text)
         # The country is a part of its own: East Azerbaijan lies in Iran.
         parts = [part for part in (where or label).split(",") if len(countries_in(part)) == 1]
-        code = code or next((one for part in parts[::-1] for one in countries_in(part) if is_country(part)), "")
+        code = code or next((country for part in parts[::-1] for country in countries_in(part) if is_country(part)), "")
         code = code or next(iter(sorted(countries_in(where or label))), "")
         whole = f"{label}, {where}" if where and not label.endswith(where) else label
-        found.append(Candidate(whole, lat, lon, code, city, asked, rank))
-        found[-1].poi_id = str(row.get("id") or "")
-    return found
+        candidates.append(Candidate(whole, lat, lon, code, city, query, rank))
+        candidates[-1].poi_id = str(row.get("id") or "")
+    return candidates
 
 
 def _town_of(row: dict[str, Any]) -> str:

@@ -15,10 +15,10 @@ def observer_reply(request: ChatRequest, dice: random.Random) -> Reply:
     """A description of the last picture sent; with a response schema, the same facts as JSON."""
     seen = look_at_picture(request.last_picture())
     if request.response_schema is not None:
-        asked = request.messages[-1].text
-        facts = facts_of(seen, asked)
+        question = request.messages[-1].text
+        facts = facts_of(seen, question)
         for what, words in COVERS.items():
-            if words in asked:
+            if words in question:
                 facts["boxes"] = cover_boxes(request.last_picture().rgb(), what)
         return Reply(fill_schema(request.response_schema, facts))
     return Reply(describe(seen))
@@ -55,15 +55,15 @@ def describe(seen: SeenPicture) -> str:
     return "\n".join(parts)
 
 
-def facts_of(seen: SeenPicture, asked: str = "") -> dict[str, object]:
+def facts_of(seen: SeenPicture, question: str = "") -> dict[str, object]:
     """The same observation as named values; boxes are those of what is asked for, by default of writing."""
     scene = seen.scene
     boxes = [list(line.box) for line in seen.readable]
-    if "foreground" in asked:
+    if "foreground" in question:
         boxes = [[0, round(0.8 * seen.height), seen.width, seen.height]]
-    elif "licence plate" in asked:
+    elif "licence plate" in question:
         boxes = [list(line.box) for line in seen.readable if any(char.isdigit() for char in line.text)]
-    elif "pole" in asked:
+    elif "pole" in question:
         boxes = []  # its eyes do not tell them from tree trunks
     return {
         "description": describe(seen),

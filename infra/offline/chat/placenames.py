@@ -102,10 +102,10 @@ class PlaceNames:
         """Places of exactly this name, the most populous first."""
         key = fold(name)
         main = self.primary.get(key, ())
-        found = [Match(self.places[i], name, True, True) for i in main]
+        matches = [Match(self.places[i], name, True, True) for i in main]
         others = sorted(set(self.alternate.get(key, ())) - set(main))
-        found += [Match(self.places[i], name, True, False) for i in others]
-        return sorted(found, key=lambda match: -match.place.population)
+        matches += [Match(self.places[i], name, True, False) for i in others]
+        return sorted(matches, key=lambda match: -match.place.population)
 
     def nearly(self, name: str) -> list[Match]:
         """Places whose name differs by one letter, the most populous first."""
@@ -119,21 +119,21 @@ class PlaceNames:
         for size in (len(key) - 1, len(key), len(key) + 1):
             for end in (key[-2:], key[:2]):
                 names.update(other for other in self.near.get((end, size), ()) if _one_edit(key, other))
-        found = [Match(self.places[i], name, False, True) for other in names for i in self.primary[other]]
-        return sorted(found, key=lambda match: -match.place.population)
+        matches = [Match(self.places[i], name, False, True) for other in names for i in self.primary[other]]
+        return sorted(matches, key=lambda match: -match.place.population)
 
     def mentions(self, text: str, fuzzy: bool = True) -> list[Match]:
         """Places a text names, the longest names first; words inside a longer name are not counted again."""
         taken: list[tuple[int, int]] = []
-        found: list[Match] = []
+        mentioned: list[Match] = []
         for start, end, phrase in _phrases(text):
             if any(start < b and a < end for a, b in taken) or fold(phrase) in _ordinary():
                 continue
             matches = self.named(phrase) or (self.nearly(phrase) if fuzzy else [])
             if matches:
                 taken.append((start, end))
-                found += matches[:12]
-        return found
+                mentioned += matches[:12]
+        return mentioned
 
     def biggest(self, country: str) -> list[Place]:
         """The country's cities, the most populous first."""
@@ -267,12 +267,12 @@ def _large_towns() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 @lru_cache(maxsize=1)
 def _divisions() -> dict[tuple[str, int], tuple[str, ...]]:
     """(country, area digits) -> divisions (`<ISO2>.<code>`) whose phone numbers begin so."""
-    found: dict[tuple[str, int], tuple[str, ...]] = {}
+    divisions: dict[tuple[str, int], tuple[str, ...]] = {}
     for code, name in admin1_names().items():
         if code[:2] in countries():
             key = code[:2], area_code(code[:2], name)
-            found[key] = (*found.get(key, ()), code)
-    return found
+            divisions[key] = (*divisions.get(key, ()), code)
+    return divisions
 
 
 def division_of_area(country: str, area: int) -> str:

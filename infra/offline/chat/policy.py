@@ -41,10 +41,10 @@ def next_action(
         return None
     forced = choice if choice in tools else None
     usable = {tool.purpose: tool for tool in reversed(tools.values()) if forced in (None, tool.name)}
-    found = [action for action in _actions(usable, notes, belief, dice, temperature) if action.purpose in usable]
+    actions = [action for action in _actions(usable, notes, belief, dice, temperature) if action.purpose in usable]
     must = forced is not None or choice == "required"
     stop = Action("", None, "", 0.0)
-    best = _draw(found if must and found else [*found, stop], dice, temperature)
+    best = _draw(actions if must and actions else [*actions, stop], dice, temperature)
     if best.purpose:
         return usable[best.purpose], best
     if must:
@@ -94,8 +94,8 @@ def boxes_worth_zooming(notes: Notes, dice: random.Random, temperature: float) -
     unclear = [seen for seen in notes.texts if not seen.zoomed and _wants_zoom(seen) and not _covered(seen, notes)]
     unclear.sort(key=lambda seen: -(seen.box[2] - seen.box[0]) * (1.2 - seen.score))
     boxes = [_grow(seen.box, notes.size(), dice, temperature) for seen in unclear]
-    said = [f'"{seen.text}"' if seen.text else "some writing" for seen in unclear]
-    return [(box, f"{what} at {box}") for box, what in zip(boxes, said, strict=True)]
+    descriptions = [f'"{seen.text}"' if seen.text else "some writing" for seen in unclear]
+    return [(box, f"{what} at {box}") for box, what in zip(boxes, descriptions, strict=True)]
 
 
 def _wants_zoom(seen: SeenText) -> bool:
@@ -158,7 +158,9 @@ def _lookups(usable: dict[str, Tool], notes: Notes, belief: Belief) -> Iterable[
     """Points of interest by the signs' own names, then by name and town, then the town itself."""
     if len(notes.geocodes) >= MAX_LOOKUPS:
         return
-    settled = any(candidate.poi_id for _, found in notes.geocodes for candidate in found[:1]) and belief.settled
+    settled = (
+        any(candidate.poi_id for _, candidates in notes.geocodes for candidate in candidates[:1]) and belief.settled
+    )
     purpose = KEYWORD if KEYWORD in usable else TIPS
     for rank, query in enumerate(belief.queries[1:4]):
         first = TIPS if TIPS in usable and not notes.geocodes else purpose
@@ -174,7 +176,7 @@ def _lookups(usable: dict[str, Tool], notes: Notes, belief: Belief) -> Iterable[
 
 def _checks(usable: dict[str, Tool], notes: Notes, belief: Belief) -> Iterable[Action]:
     """Details and maps of what was found: whether the names around fit the picture."""
-    known = [(c.poi_id, c.label.split(",")[0]) for _, found in notes.geocodes for c in found[:2] if c.poi_id]
+    known = [(c.poi_id, c.label.split(",")[0]) for _, candidates in notes.geocodes for c in candidates[:2] if c.poi_id]
     # A suggestion that is called as a sign reads comes first.
     signs = fold(" / ".join(notes.words))
     tips = sorted(notes.tips, key=lambda tip: fold(tip[1]) not in signs)[:2]

@@ -259,24 +259,24 @@ def read_request(body: Any, vision: dict[str, bool]) -> ChatRequest:
         if name not in PARAMETERS:
             raise bad(f"Unknown parameter: '{name}'.", str(name), "unknown_parameter")
     try:
-        asked = _Body.model_validate(body)
+        parsed = _Body.model_validate(body)
     except ValidationError as error:
         raise _refusal(error) from None
-    messages = _read_messages(asked.messages, vision[model])
-    functions = [tool.function for tool in asked.tools or ()]
+    messages = _read_messages(parsed.messages, vision[model])
+    functions = [tool.function for tool in parsed.tools or ()]
     tools = {function.name: function.parameters or {} for function in functions}
-    stop = asked.stop or ()
+    stop = parsed.stop or ()
     return ChatRequest(
         model=model,
         messages=messages,
         tools=tools,
         tool_notes={function.name: function.description or "" for function in functions},
-        tool_choice=_read_tool_choice(asked.tool_choice, tools),
-        response_schema=_read_response_format(asked.response_format),
-        temperature=_effective_temperature(asked),
-        seed=asked.seed,
-        choices=asked.n or 1,
-        max_tokens=asked.max_completion_tokens or asked.max_tokens,
+        tool_choice=_read_tool_choice(parsed.tool_choice, tools),
+        response_schema=_read_response_format(parsed.response_format),
+        temperature=_effective_temperature(parsed),
+        seed=parsed.seed,
+        choices=parsed.n or 1,
+        max_tokens=parsed.max_completion_tokens or parsed.max_tokens,
         stop=(stop,) if isinstance(stop, str) else tuple(stop),
     )
 
@@ -293,10 +293,10 @@ def _refusal(error: ValidationError) -> ChatError:
     return bad(f"Invalid '{param}': {first['msg']}.", param, code)
 
 
-def _effective_temperature(asked: _Body) -> float:
+def _effective_temperature(parsed: _Body) -> float:
     """The temperature as it acts: a smaller nucleus or fewer candidates leave less to chance."""
-    temperature, nucleus = (1.0 if value is None else value for value in (asked.temperature, asked.top_p))
-    return 0.0 if asked.top_k == 1 or nucleus == 0 else float(temperature * nucleus**0.5)
+    temperature, nucleus = (1.0 if value is None else value for value in (parsed.temperature, parsed.top_p))
+    return 0.0 if parsed.top_k == 1 or nucleus == 0 else float(temperature * nucleus**0.5)
 
 
 def _check_length(messages: tuple[Message, ...]) -> None:
@@ -311,7 +311,7 @@ def _check_length(messages: tuple[Message, ...]) -> None:
 
 
 def _read_messages(listed: list[_Message], takes_pictures: bool) -> tuple[Message, ...]:
-    messages = tuple(_read_message(one, f"messages[{i}]", takes_pictures) for i, one in enumerate(listed))
+    messages = tuple(_read_message(message, f"messages[{i}]", takes_pictures) for i, message in enumerate(listed))
     if sum(len(message.pictures) for message in messages) > MAX_IMAGES:
         raise bad(f"Too many images. At most {MAX_IMAGES} are allowed.", "messages", "too_many_images")
     _check_tool_order(messages)
@@ -319,22 +319,22 @@ def _read_messages(listed: list[_Message], takes_pictures: bool) -> tuple[Messag
     return messages
 
 
-def _read_message(given: _Message, where: str, takes_pictures: bool) -> Message:
-    calls = tuple(ToolCall(call.id, call.function.name, call.function.arguments) for call in given.tool_calls or ())
-    if given.content is None and not (given.role == "assistant" and (calls or given.refusal)):
+def _read_message(raw: _Message, where: str, takes_pictures: bool) -> Message:
+    calls = tuple(ToolCall(call.id, call.function.name, call.function.arguments) for call in raw.tool_calls or ())
+    if raw.content is None and not (raw.role == "assistant" and (calls or raw.refusal)):
         raise bad(f"Missing required parameter: '{where}.content'.", f"{where}.content", "invalid_type")
-    if given.role == "tool" and given.tool_call_id is None:
+    if raw.role == "tool" and raw.tool_call_id is None:
         at = f"{where}.tool_call_id"
         raise bad(f"Missing required parameter: '{at}'.", at, "missing_required_parameter")
     pictures = []
-    for i, part in enumerate(given.content or ()):
+    for i, part in enumerate(raw.content or ()):
         if isinstance(part, _Image):
             at = f"{where}.content[{i}]"
             if not takes_pictures:
                 raise bad("Invalid content type. image_url is only supported by certain models.", at, "invalid_value")
             pictures.append(open_data_uri(part.image_url.url, at))
-    text = "\n".join(part.text for part in given.content or () if isinstance(part, _Text))
-    return Message(given.role, text, tuple(pictures), calls, given.tool_call_id)
+    text = "\n".join(part.text for part in raw.content or () if isinstance(part, _Text))
+    return Message(raw.role, text, tuple(pictures), calls, raw.tool_call_id)
 
 
 def _check_tool_order(messages: tuple[Message, ...]) -> None:
@@ -380,12 +380,12 @@ def _read_tool_choice(raw: Any, tools: dict[str, dict[str, Any]]) -> str:
     return str(name)
 
 
-def _read_response_format(asked: _Format | None) -> dict[str, Any] | None:
-    if asked is None or asked.type == "text":
+def _read_response_format(response_format: _Format | None) -> dict[str, Any] | None:
+    if response_format is None or response_format.type == "text":
         return None
-    if asked.type == "json_object":
+    if response_format.type == "json_object":
         return {}
-    if asked.json_schema is None:
+    if response_format.json_schema is None:
         at = "response_format.json_schema"
         raise bad(f"Missing required parameter: '{at}'.", at, "missing_required_parameter")
-    return asked.json_schema.schema_
+    return response_format.json_schema.schema_

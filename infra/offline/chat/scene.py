@@ -49,8 +49,8 @@ def read_road(image: Image.Image, panorama: bool) -> Road:
     """What the road shows, or a Road of Nones where there is none to see."""
     if panorama:
         return _judge(_flatten_panorama(image))
-    found = vanishing_point(image)
-    return _judge(_flatten_photo(image, found)) if found is not None else Road()
+    vanishing = vanishing_point(image)
+    return _judge(_flatten_photo(image, vanishing)) if vanishing is not None else Road()
 
 
 def _flatten_panorama(image: Image.Image) -> Floats:
@@ -77,10 +77,10 @@ def _flatten_photo(image: Image.Image, point: tuple[float, float]) -> Floats:
     rows = np.linspace(row0 + (height - row0) * 0.2, height - 2, 80)
     row, slope = np.meshgrid(rows, across, indexing="ij")
     column = column0 + slope * (row - row0)
-    found = cv2.remap(
+    remapped = cv2.remap(
         pixels, column.astype(np.float32), row.astype(np.float32), cv2.INTER_LINEAR, borderValue=(255, 0, 255)
     )
-    flat = np.asarray(found, dtype=np.float32)
+    flat = np.asarray(remapped, dtype=np.float32)
     flat[(column < 0) | (column > width - 1)] = np.nan
     return flat
 
@@ -93,11 +93,11 @@ def vanishing_point(image: Image.Image) -> tuple[float, float] | None:
     grey = cv2.cvtColor(small, cv2.COLOR_RGB2GRAY)
     edges = cv2.Canny(grey, 60, 140)
     edges[: int(height * 0.52)] = 0
-    found = cv2.HoughLinesP(edges, 1, np.pi / 360, 60, minLineLength=height // 9, maxLineGap=12)
-    if found is None:
+    segments = cv2.HoughLinesP(edges, 1, np.pi / 360, 60, minLineLength=height // 9, maxLineGap=12)
+    if segments is None:
         return None
     lines = []
-    for x1, y1, x2, y2 in found.reshape(-1, 4).astype(float):
+    for x1, y1, x2, y2 in segments.reshape(-1, 4).astype(float):
         if abs(y2 - y1) > 0.06 * abs(x2 - x1) and abs(y2 - y1) > 8:
             lines.append(((x2 - x1) / (y2 - y1), x1, y1, math.hypot(x2 - x1, y2 - y1)))
     best, votes = None, 0.0
@@ -172,13 +172,13 @@ def _lines(flat: Floats, across: NDArray[np.float64]) -> list[tuple[float, Float
     best[np.isnan(best)] = 0
     strength = np.percentile(best, 80, axis=0)
     strength[:12], strength[-12:] = 0, 0
-    found = []
+    lines = []
     for at in range(12, len(across) - 12):
         window = strength[at - 8 : at + 9]
         if strength[at] > LINE_RISE and strength[at] >= window.max():
             rows = best[:, at] > LINE_RISE
-            found.append((float(across[at]), np.nanmedian(flat[rows, at], axis=0).astype(np.float32)))
-    return found
+            lines.append((float(across[at]), np.nanmedian(flat[rows, at], axis=0).astype(np.float32)))
+    return lines
 
 
 def _colours(lines: list[tuple[float, Floats]], left: float, right: float) -> tuple[str | None, str | None]:
@@ -344,13 +344,13 @@ def cover_boxes(image: Image.Image, what: str, side: int = 24) -> list[list[int]
         mask[mask.shape[0] // 2 :] = False
     squares = mask.reshape(side, 4, 2 * side, 4).mean(axis=(1, 3)) > 0.5
     wide, high = image.width / (2 * side), image.height / side
-    found = []
+    boxes = []
     for row, is_it in enumerate(squares):
         edges = np.flatnonzero(np.diff(np.concatenate([[False], is_it, [False]])))
         for first, last in zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True):
             box = (first * wide, row * high, last * wide, (row + 1) * high)
-            found.append([round(edge) for edge in box])
-    return found
+            boxes.append([round(edge) for edge in box])
+    return boxes
 
 
 def _walls(fronts: NDArray[np.float32]) -> str | None:

@@ -117,10 +117,10 @@ def read_text(image: Image.Image, detect_pixels: int = DETECT_PIXELS) -> list[Te
 def _find_and_read(
     eyes: _Eyes, full: NDArray[np.uint8], small: NDArray[np.uint8], ratio: NDArray[np.float64], top: int
 ) -> list[TextLine]:
-    found = eyes.detector(small)
-    if found.boxes is None or not len(found.boxes):
+    detected = eyes.detector(small)
+    if detected.boxes is None or not len(detected.boxes):
         return []
-    quads = [np.asarray(quad, dtype=np.float64) * ratio + (0, top) for quad in found.boxes]
+    quads = [np.asarray(quad, dtype=np.float64) * ratio + (0, top) for quad in detected.boxes]
     quads = sorted((quad for quad in quads if _like_writing(quad)), key=_quad_height, reverse=True)[:MAX_LINES]
     if not quads:
         return []

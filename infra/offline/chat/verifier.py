@@ -66,8 +66,8 @@ class Candidate:
 def read_candidates(request: ChatRequest) -> tuple[list[Candidate], int]:
     """The candidates that can be placed on Earth, and how many trajectories were sent in all."""
     parts = _segments(request)[:MAX_CANDIDATES]
-    found = [_read(number, part) for number, part in enumerate(parts, 1)]
-    return [candidate for candidate in found if candidate is not None], len(parts)
+    candidates = [_read(number, part) for number, part in enumerate(parts, 1)]
+    return [candidate for candidate in candidates if candidate is not None], len(parts)
 
 
 def _segments(request: ChatRequest) -> list[str]:
@@ -107,14 +107,14 @@ def _fields(text: str) -> dict[str, Any] | None:
             value = json.loads(matched.group())
         except (json.JSONDecodeError, RecursionError):
             continue
-        if isinstance(value, dict) and (found := _placed(value)):
-            return found
+        if isinstance(value, dict) and (placed := _placed(value)):
+            return placed
     pair = _PAIR.search(text)
     point = _point(pair.group(1), pair.group(2)) if pair else None
-    found = _placed({label.replace(" ", "_"): line.strip(" \t*°") for label, line in _LABELLED.findall(text)})
-    if found or point:
-        found = found or {"point": None, "country": "", "region": "", "city": ""}
-        return {**found, "point": found["point"] or point}
+    placed = _placed({label.replace(" ", "_"): line.strip(" \t*°") for label, line in _LABELLED.findall(text)})
+    if placed or point:
+        placed = placed or {"point": None, "country": "", "region": "", "city": ""}
+        return {**placed, "point": placed["point"] or point}
     levels = [level.strip() for level in text.strip().split(";")]
     if 2 <= len(levels) <= 4 and len(text) < 300 and countries_in(levels[0]):
         return {"point": None, "country": levels[0], "region": levels[1], "city": (levels[2:] or [""])[0]}

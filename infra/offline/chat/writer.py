@@ -81,9 +81,9 @@ def _by_area(answer: Answer, guess: Guess | None, words: list[str], streets: lis
 def levels_of_notes(text: str) -> dict[str, Any]:
     """The levels as a person's notes support them: their sentences and names, and nothing else."""
     support = read_reasoning(text)
-    found = conclude(support)
+    conclusions = conclude(support)
     sentences = [part.strip() for part in re.split(r"(?<=[.!?;])\s+|\n", text) if part.strip()]
-    names = {level: conclusion.name for level, conclusion in found.items()}
+    names = {level: conclusion.name for level, conclusion in conclusions.items()}
     taken: set[str] = set()
     levels: dict[str, Any] = {}
     keys = (("country", "CountryIdentification"), ("region", "RegionalGuess"), ("place", "PreciseLocalization"))
@@ -94,12 +94,12 @@ def levels_of_notes(text: str) -> dict[str, Any]:
             own += [s for s in sentences if not any(n and fold(n) in fold(s) for n in names.values())]
         fresh = [sentence for sentence in dict.fromkeys(own) if sentence not in taken]
         taken |= set(fresh)
-        doubt = 0.9 if name is None else 0.2 if found[level].why.endswith("is named") else 0.5
+        doubt = 0.9 if name is None else 0.2 if conclusions[level].why.endswith("is named") else 0.5
         levels[key] = {
             "Clues": fresh if name else [],
-            "Reasoning": " ".join(fresh or own) or f"{found[level].why}.",
+            "Reasoning": " ".join(fresh or own) or f"{conclusions[level].why}.",
             "Conclusion": name or "unknown",
-            "Uncertainty": f"{grade(doubt)} ({doubt:.2f}): {found[level].why}",
+            "Uncertainty": f"{grade(doubt)} ({doubt:.2f}): {conclusions[level].why}",
         }
     levels["FinalAnswer"] = "; ".join(names[level] or "unknown" for level, _ in keys)
     return levels
@@ -203,17 +203,17 @@ def known_values(
 
 def _boxes(state: State, dice: random.Random, temperature: float) -> list[dict[str, Any]]:
     """Regions worth a closer look, each with its own thought; the middle of the street where no writing is seen."""
-    found = boxes_worth_zooming(state.notes, dice, temperature)[:MOST_PROPOSALS]
-    if state.whole is not None and not found:
+    proposals = boxes_worth_zooming(state.notes, dice, temperature)[:MOST_PROPOSALS]
+    if state.whole is not None and not proposals:
         width, height = state.whole.width, state.whole.height
         middle = [width // 3, height // 3, 2 * width // 3, 2 * height // 3]
-        found = [(middle, "the middle of the street, where the road leads to")]
+        proposals = [(middle, "the middle of the street, where the road leads to")]
     return [
         {
             "bbox_2d": box,
             "thought": f"I look at {what}: a name or a number there would narrow down the place.",
         }
-        for box, what in found
+        for box, what in proposals
     ]
 
 

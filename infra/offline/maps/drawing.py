@@ -155,15 +155,15 @@ def _towns(cities: Gazetteer, view: View) -> list[tuple[float, float, str, int]]
 @lru_cache(maxsize=1)
 def _middles(cities: Gazetteer) -> dict[str, tuple[float, float]]:
     """A point well inside each country: the town nearest to the middle of its towns."""
-    found = {}
+    middles = {}
     for iso2 in np.unique(cities.country):
         rows = np.flatnonzero(cities.country == iso2)
         lat, lon = cities.lat[rows], cities.lon[rows]
         east = (lon - lon[0] + 180.0) % 360.0 - 180.0
         away = (lat - lat.mean()) ** 2 + (east - east.mean()) ** 2
         k = int(np.argmin(away))
-        found[str(iso2)] = (float(lat[k]), float(lon[k]))
-    return found
+        middles[str(iso2)] = (float(lat[k]), float(lon[k]))
+    return middles
 
 
 @lru_cache(maxsize=512)

@@ -117,10 +117,10 @@ class BoardWatch:
 
     def seen(self) -> list[SeenSign]:
         """The boards of the finished picture, each with the share of it that is still to be seen."""
-        found = []
+        seen_boards = []
         for sign, pixels, mask in self._noted:
             now = np.asarray(self._image.crop(sign.box))
             same = (now == pixels).all(axis=-1) & mask
             free = float(same.sum()) / max(1, int(mask.sum()))
-            found.append(SeenSign(sign.lines, sign.letters_px, sign.box, round(free, 3)))
-        return found
+            seen_boards.append(SeenSign(sign.lines, sign.letters_px, sign.box, round(free, 3)))
+        return seen_boards

@@ -85,7 +85,7 @@ def zone_tiles(zone: int, south: bool) -> dict[str, Tile]:
     edge_lat, edge_lon = to_geographic(left[:, None] + x, top[:, None] - y, zone, south)
     half = SIZE_M / 2
     middle_lat, middle_lon = to_geographic(left + half, top - half, zone, south)
-    found = {}
+    tiles = {}
     for k, (column, row) in enumerate(zip(columns.tolist(), rows.tolist(), strict=True)):
         square_lat = float(lat[k, 4])
         if (square_lat < 0) is not south or not SOUTHERNMOST_DEG <= square_lat <= NORTHERNMOST_DEG:
@@ -100,8 +100,8 @@ def zone_tiles(zone: int, south: bool) -> dict[str, Tile]:
         letters = _COLUMNS[(zone - 1) % 3][column - 1] + _ROWS[(row + (5 if zone % 2 == 0 else 0)) % 20]
         name = f"{zone:02d}{band}{letters}"
         centre = (float(middle_lat[k]), float(middle_lon[k]))
-        found[name] = Tile(name, zone, south, int(left[k]), int(top[k]), tuple(map(float, bounds)), centre)  # type: ignore[arg-type]
-    return found
+        tiles[name] = Tile(name, zone, south, int(left[k]), int(top[k]), tuple(map(float, bounds)), centre)  # type: ignore[arg-type]
+    return tiles
 
 
 def to_utm_row(lat: float, zone: int, south: bool) -> int:
@@ -123,14 +123,14 @@ def tiles_in(west: float, south: float, east: float, north: float) -> list[Tile]
     # Near the poles a tile reaches many degrees past its zone.
     reach = 8.0 if max(abs(south), abs(north)) < 70 else 16.0
     zones = {int((lon + 180) // 6) % 60 + 1 for lon in np.arange(west - reach, east + reach + 0.01, 3.0)}
-    found = []
+    tiles = []
     for zone in sorted(zones):
         for hemisphere in (False, True):
             # A tile of either hemisphere may reach a little over the equator.
             if (north < -1.5) if not hemisphere else (south > 1.5):
                 continue
-            found += [t for t in zone_tiles(zone, hemisphere).values() if _touches(t, west, south, east, north)]
-    return sorted(found, key=lambda tile: tile.name)
+            tiles += [t for t in zone_tiles(zone, hemisphere).values() if _touches(t, west, south, east, north)]
+    return sorted(tiles, key=lambda tile: tile.name)
 
 
 def _touches(tile: Tile, west: float, south: float, east: float, north: float) -> bool:

@@ -74,11 +74,11 @@ def _roads(
     if len(x) < 2:
         return []
     spots = np.stack([x, y], axis=1)
-    near, found = cKDTree(spots).query(spots, k=min(24, len(x)), distance_upper_bound=_ROAD_M)
+    near, neighbours = cKDTree(spots).query(spots, k=min(24, len(x)), distance_upper_bound=_ROAD_M)
     # Towns are ordered by size: a smaller number is a larger town.
-    larger = (found < np.arange(len(x))[:, None]) & np.isfinite(near)
+    larger = (neighbours < np.arange(len(x))[:, None]) & np.isfinite(near)
     small, which = np.nonzero(larger & (np.cumsum(larger, axis=1) <= 2))
-    large = found[small, which]
+    large = neighbours[small, which]
     # Only roads that may come through the tile: most towns lie in its wide margin.
     bend_m = _MOST_BEND * np.hypot(*(spots[large] - spots[small]).T)
     low, high = np.minimum(spots[small], spots[large]), np.maximum(spots[small], spots[large])

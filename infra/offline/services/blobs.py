@@ -72,9 +72,9 @@ class Signer:
 
     def opens(self, query: str, account: str, container: str, now: float) -> bool:
         """Whether a query string carries a token for a container that is right and still holds."""
-        given = dict(parse_qsl(query))
-        fields = {name: given.get(name, "") for name in ("st", "se", "sp", "sv", "sr")}
-        if not hmac.compare_digest(self._signature(account, container, fields), given.get("sig", "")):
+        parameters = dict(parse_qsl(query))
+        fields = {name: parameters.get(name, "") for name in ("st", "se", "sp", "sv", "sr")}
+        if not hmac.compare_digest(self._signature(account, container, fields), parameters.get("sig", "")):
             return False
         return fields["st"] <= _stamp(now) <= fields["se"]  # one format: text sorts as time does
 
@@ -111,10 +111,10 @@ class BlobHost:
         expired = "expired_url" in request.scope.get("faults", ())
         if expired or not self.signer.opens(request.url.query, account, container, clock(request.scope)):
             return _refuse("AuthenticationFailed")
-        found = find_blob(path) if (account, container) == (ACCOUNT, CONTAINER) else None
-        if found is None:
+        blob = find_blob(path) if (account, container) == (ACCOUNT, CONTAINER) else None
+        if blob is None:
             return _refuse("BlobNotFound")
-        scene, asset = found
+        scene, asset = blob
         length = layout_of(scene.tile, asset).length
         wanted = byte_range(request.headers.get("range", ""), length)
         if wanted == (0, 0):

@@ -123,42 +123,42 @@ class Nominatim:
         parts = [part.strip() for part in text.split(",") if fold(part)]
         if not parts:
             return []
-        found = self._named(parts[0], parts[1:])
-        if not found and len(parts) == 1:
-            found = self._split_words(parts[0].split(), most)
-        if not found and len(parts) > 1:
+        places = self._named(parts[0], parts[1:])
+        if not places and len(parts) == 1:
+            places = self._split_words(parts[0].split(), most)
+        if not places and len(parts) > 1:
             # A street or shop before its town: "Rue Belmont, Lyon" or "12 Rue Belmont, Lyon, France".
-            found = self._signs(parts[0], parts[1:], most)
+            places = self._signs(parts[0], parts[1:], most)
         without = " ".join(word for word in parts[0].split() if not any(ch.isdigit() for ch in word))
-        if not found and without != parts[0] and fold(without):  # a house number or postal code before the name
-            found = self.search(", ".join([without, *parts[1:]]), most)
-        return sorted(found, key=lambda row: -row["importance"])
+        if not places and without != parts[0] and fold(without):  # a house number or postal code before the name
+            places = self.search(", ".join([without, *parts[1:]]), most)
+        return sorted(places, key=lambda row: -row["importance"])
 
     def _split_words(self, words: list[str], most: int) -> list[dict[str, Any]]:
         """A text without commas: the longest beginning that is a name, the rest is where it lies."""
         for end in range(len(words) - 1, 0, -1):
-            found = self._named(" ".join(words[:end]), [" ".join(words[end:])])
-            if found:
-                return found
+            places = self._named(" ".join(words[:end]), [" ".join(words[end:])])
+            if places:
+                return places
         return self._signs(" ".join(words), [], most)
 
     def _named(self, name: str, context: list[str]) -> list[dict[str, Any]]:
-        found = []
+        places = []
         iso2 = self.names.country(name)
         if iso2 is not None and not context and len(fold(name)) > 2:
             middle = self.names.middle_of_country(iso2)
             if middle is not None:
-                found.append(_area_result(iso2, None, middle))
+                places.append(_area_result(iso2, None, middle))
         for code in self.names.divisions(name):
             if all(self._fits(word, code[:2], "") for word in context):
                 middle = self.names.middle_of_division(code)
                 if middle is not None:
-                    found.append(_area_result(code[:2], code, middle))
+                    places.append(_area_result(code[:2], code, middle))
         for match in self.names.cities(name)[:MOST_RESULTS]:
             city = self.world.gazetteer.city(match.row)
             if all(self._fits(word, city.country, city.admin1) for word in context):
-                found.append(_city_result(city, match.is_alias))
-        return found
+                places.append(_city_result(city, match.is_alias))
+        return places
 
     def _fits(self, text: str, iso2: str, admin1: str) -> bool:
         """Whether a part of an address names the country or division (postal codes say nothing and fit)."""
@@ -170,7 +170,7 @@ class Nominatim:
     def _signs(self, text: str, context: list[str], most: int) -> list[dict[str, Any]]:
         towns = {match.row for word in context[:1] for match in self.names.cities(word)[:20]}
         lands = set().union(*(self.names.areas(word) for word in context))
-        found = []
+        signs = []
         # Without a context none is left out below, and they come in the order of their importance.
         for hit in self.signs.find(text, most=MOST_RESULTS if context else most, towns=towns, lands=lands):
             if hit.score < 0.45:
@@ -184,8 +184,8 @@ class Nominatim:
                 codes & self.names.areas(word) or self._fits(word, street.country, street.city.admin1) for word in where
             ):
                 road = street.street if fold(street.street) == fold(hit.text) else hit.text
-                found.append(_road_result(street, road, hit.score))
-        return found
+                signs.append(_road_result(street, road, hit.score))
+        return signs
 
 
 def _city_result(city: City, is_alias: bool) -> dict[str, Any]:

@@ -116,10 +116,10 @@ class Mapillary:
             try:
                 self._check_token(request)
                 self._check_rate(kind)
-                found = await anyio.to_thread.run_sync(answer, request) if slow else answer(request)
+                body = await anyio.to_thread.run_sync(answer, request) if slow else answer(request)
             except GraphError as error:
                 return error.response()
-            return found if isinstance(found, Response) else Response(json.dumps(found), media_type="application/json")
+            return body if isinstance(body, Response) else Response(json.dumps(body), media_type="application/json")
 
         return endpoint
 
@@ -167,36 +167,36 @@ class Mapillary:
     def _images(self, request: Request) -> dict[str, Any]:
         query = request.query_params
         limit = _limit_of(query)
-        found = self._in_box(*_box_of(query))
+        records = self._in_box(*_box_of(query))
         if "is_pano" in query:
             wanted = query["is_pano"].lower() in ("true", "1")
-            found = [record for record in found if record.is_pano == wanted]
-        found = [record for record in found if not is_deleted(request.scope, record.image_id)]
-        return {"data": [self._fields(record, request) for record in found[:limit]]}
+            records = [record for record in records if record.is_pano == wanted]
+        records = [record for record in records if not is_deleted(request.scope, record.image_id)]
+        return {"data": [self._fields(record, request) for record in records[:limit]]}
 
     def _in_box(self, west: float, south: float, east: float, north: float) -> list[ImageRecord]:
         area = (east - west) * (north - south)
         if area > MAX_AREA_DEG2 * (1 + 1e-9):
             text = f"Bounding box area is too large. Maximum allowed area is 0.010 square degrees, but got {area:.3f}"
             raise GraphError(500, text)
-        found = self.world.images_in(west, south, east, north)
-        if len(found) > self.limits.dense:
+        records = self.world.images_in(west, south, east, north)
+        if len(records) > self.limits.dense:
             # Whatever limit and fields were asked.
             text = "Please reduce the amount of data you're asking for, then retry your request"
             raise GraphError(500, text, code=1)
-        if len(found) > self.limits.crowd:
+        if len(records) > self.limits.crowd:
             # As the real service: a crowded box comes back thinner, with no word about it.
-            share = (self.limits.crowd / len(found)) ** 0.5
-            found = [record for record in found if fraction("thinned", record.image_id) < share]
+            share = (self.limits.crowd / len(records)) ** 0.5
+            records = [record for record in records if fraction("thinned", record.image_id) < share]
         # Upstream promises no order; a scrambled one keeps clients from relying on ours.
-        return sorted(found, key=lambda record: key_of("order", record.image_id))
+        return sorted(records, key=lambda record: key_of("order", record.image_id))
 
     def _fields(self, record: ImageRecord, request: Request) -> dict[str, Any]:
         """Only what was asked, and of that only what exists: an absent value is left out, never null."""
-        asked = [name.strip() for name in request.query_params.get("fields", "id").split(",") if name.strip()]
+        names = [name.strip() for name in request.query_params.get("fields", "id").split(",") if name.strip()]
         expired = "expired_url" in request.scope.get("faults", ())
         shown: dict[str, Any] = {}
-        for name in asked:
+        for name in names:
             value = self._value(record, name, request, expired)
             if value is not None:
                 shown[name] = value
@@ -294,7 +294,7 @@ class MapillaryTiles:
         from mapbox_vector_tile import encode  # brings shapely: only a request for a tile waits for it
 
         places = self.world.places_near(*tile_box(IMAGE_ZOOM, x, y))
-        sequences = [[one for one in self.world.images(index) if not gone(one.image_id)] for index in places]
+        sequences = [[record for record in self.world.images(index) if not gone(record.image_id)] for index in places]
         lines = [line for images in sequences if images for line in _line(images, x, y)]
         points = [
             {"geometry": {"type": "Point", "coordinates": point}, "properties": _image(record)}

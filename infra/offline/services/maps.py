@@ -78,16 +78,16 @@ class PoiTable:
             number = str(int(poi_id[2:], 16))
         except ValueError:
             return None
-        found = ids.read_image_id(self.world.seed, number)
-        if found is None:
+        position = ids.read_image_id(self.world.seed, number)
+        if position is None:
             return None
         street: Street | None = None
-        if 0 <= found[0] < self.world.size:
-            street = self.world.place(found[0])
-        elif found[0] >= FIRST_SIDE_STREET:
-            street = self.world.side_streets.street(found[0] - FIRST_SIDE_STREET)
+        if 0 <= position[0] < self.world.size:
+            street = self.world.place(position[0])
+        elif position[0] >= FIRST_SIDE_STREET:
+            street = self.world.side_streets.street(position[0] - FIRST_SIDE_STREET)
         known = self.of_street(street) if street is not None else []
-        slot = found[1] - FIRST_SLOT
+        slot = position[1] - FIRST_SLOT
         return known[slot] if 0 <= slot < len(known) else None
 
     def of_street(self, street: Street) -> list[Poi]:
@@ -96,13 +96,13 @@ class PoiTable:
         for k, sign in enumerate(street.shops):
             rows.append((sign.lines[0], sign.kind, 9.0 + 15.0 * k, sign.lines[1] if len(sign.lines) > 1 else ""))
         index = street.index if isinstance(street, Place) else FIRST_SIDE_STREET + street.index
-        found = []
+        pois = []
         for k, (name, kind, along_m, phone) in enumerate(rows):
             number = int(ids.image_id(self.world.seed, index, FIRST_SLOT + k))
             lat, lon = (round(part, 6) for part in point_along(*map_point(street), street.bearing_deg, along_m))
             address = "" if kind == "street" else f"{street.street} {1 + street.paint_seed % 89 + 2 * k}"
-            found.append(Poi(f"B0{number:X}", name, kind, lat, lon, address, phone.removeprefix("Tel. "), street.city))
-        return found
+            pois.append(Poi(f"B0{number:X}", name, kind, lat, lon, address, phone.removeprefix("Tel. "), street.city))
+        return pois
 
     def search(self, text: str, within: str = "", most: int = 50) -> list[Poi]:
         """Points whose names fit a text, best first; `within` is a town or country they must lie in.
@@ -116,31 +116,31 @@ class PoiTable:
         if kind is not None and towns:
             listed = [poi for row in sorted(towns) for poi in self._of_town(row) if poi.kind == kind]
             return listed[:most]
-        found: list[Poi] = []
+        pois: list[Poi] = []
         for match in self.names.cities(text)[:8]:
-            found.append(_town(self.world.gazetteer.city(match.row)))
+            pois.append(_town(self.world.gazetteer.city(match.row)))
         for hit in self.signs.find(text, most=most, towns=towns, lands={land} if land else ()):
             if hit.score >= 0.3:
-                found += [poi for poi in self.of_street(hit.street) if poi.name == hit.text][:1]
+                pois += [poi for poi in self.of_street(hit.street) if poi.name == hit.text][:1]
         if wanted:
-            found = [poi for poi in found if wanted in _region_names(poi.city)]
-        return list({poi.poi_id: poi for poi in found}.values())[:most]
+            pois = [poi for poi in pois if wanted in _region_names(poi.city)]
+        return list({poi.poi_id: poi for poi in pois}.values())[:most]
 
     def complete(self, text: str, within: str = "", most: int = 10) -> list[Poi]:
         """Points whose names begin with a text, as someone types it; else what a search finds."""
         begun = fold(text)
         towns = {match.row for match in self.names.cities(within)[:4]} if within.strip() else set()
-        found = [poi for row in sorted(towns) for poi in self._of_town(row) if fold(poi.name).startswith(begun)]
-        known = {poi.poi_id for poi in found}
+        pois = [poi for row in sorted(towns) for poi in self._of_town(row) if fold(poi.name).startswith(begun)]
+        known = {poi.poi_id for poi in pois}
         if not towns and len(begun) >= 3:
             rows = self.names.beginning_with(begun, most)
-            found += [_town(self.world.gazetteer.city(row)) for row in rows]
-            known = {poi.poi_id for poi in found}
-        asked = [text, *self.signs.completions(text, most)]
-        hits = {poi.poi_id: poi for one in asked for poi in self.search(one, within, most)}
+            pois += [_town(self.world.gazetteer.city(row)) for row in rows]
+            known = {poi.poi_id for poi in pois}
+        texts = [text, *self.signs.completions(text, most)]
+        hits = {poi.poi_id: poi for begun_text in texts for poi in self.search(begun_text, within, most)}
         searched = [poi for poi in hits.values() if poi.poi_id not in known]
         exact = [poi for poi in searched if fold(poi.name) == begun]
-        return [*exact, *found, *(poi for poi in searched if poi not in exact)][:most]
+        return [*exact, *pois, *(poi for poi in searched if poi not in exact)][:most]
 
     def _of_town(self, row: int) -> list[Poi]:
         streets: list[Street] = [self.world.place(index) for index in self.world.places_of_town(row)]
@@ -159,9 +159,9 @@ class PoiTable:
 @lru_cache(maxsize=1)
 def _categories() -> dict[str, str]:
     """Folded category word, in any language, to a key of TYPES."""
-    found = {fold(words.word(kind)): kind for words in WORDS.values() for kind in KINDS}
-    found |= {fold(TYPES[kind][0].split(";")[-1]): kind for kind in TYPES}
-    return found | {"supermarket": "market", "food": "restaurant", "road": "street", "street": "street"}
+    categories = {fold(words.word(kind)): kind for words in WORDS.values() for kind in KINDS}
+    categories |= {fold(TYPES[kind][0].split(";")[-1]): kind for kind in TYPES}
+    return categories | {"supermarket": "market", "food": "restaurant", "road": "street", "street": "street"}
 
 
 def category_of(text: str) -> str | None:
@@ -200,17 +200,17 @@ class Maps:
             if len(request.query_params.get("key", "")) < 8:
                 return _trouble(*_NO_KEY)
             try:
-                found = await anyio.to_thread.run_sync(answer, request.query_params)
+                body = await anyio.to_thread.run_sync(answer, request.query_params)
             except ValueError:
                 return _trouble(*_BAD_PARAMETERS)
             except KeyError:
                 return _trouble(*_NO_PARAMETERS)
-            return _json({"status": "1", "info": "OK", "infocode": "10000", **found})
+            return _json({"status": "1", "info": "OK", "infocode": "10000", **body})
 
         return endpoint
 
     def _tips(self, query: Any) -> dict[str, Any]:
-        found = self.table.complete(_given(query, "keywords"), query.get("city", ""), MOST_TIPS)
+        pois = self.table.complete(_given(query, "keywords"), query.get("city", ""), MOST_TIPS)
         tips: list[dict[str, Any]] = [
             {
                 "id": poi.poi_id,
@@ -222,7 +222,7 @@ class Maps:
                 "typecode": TYPES[poi.kind][1],
                 "city": [],
             }
-            for poi in found
+            for poi in pois
         ]
         return {"count": str(len(tips)), "tips": tips}
 

@@ -73,17 +73,17 @@ class Panoramax:
         return record if known else None
 
     async def _search(self, request: Request) -> Response:
-        asked: dict[str, Any] = dict(request.query_params)
+        query: dict[str, Any] = dict(request.query_params)
         if request.method == "POST":
-            asked = await request.json()
-        limit = str(asked.get("limit", USUAL_LIMIT))
+            query = await request.json()
+        limit = str(query.get("limit", USUAL_LIMIT))
         if not limit.isdigit() or not 1 <= int(limit) <= MAX_LIMIT:
             return _refusal(f"Parameter limit must be either empty or a number between 1 and {MAX_LIMIT}")
         try:
-            found = self._by_id(asked["ids"], request) if "ids" in asked else self._in_box(asked.get("bbox"), request)
+            records = self._by_id(query["ids"], request) if "ids" in query else self._in_box(query.get("bbox"), request)
         except ValueError as error:
             return _refusal(str(error))
-        features = [self._feature(record, request) for record in found[: int(limit)]]
+        features = [self._feature(record, request) for record in records[: int(limit)]]
         value = {"type": "FeatureCollection", "features": features, "links": _root(request)}
         return Response(json.dumps(value), media_type="application/geo+json")
 
@@ -104,12 +104,12 @@ class Panoramax:
             allowed = "longitude (-180 to 180) and latitude (-90 to 90)"
             raise ValueError(f"Parameter bbox must contain valid {allowed} values")
         lat, lon = (south + north) / 2, (west + east) / 2
-        found = [
+        records = [
             record
             for record in self.world.images_in(west, south, east, north)
             if not is_deleted(request.scope, picture_id(record))
         ]
-        return sorted(found, key=lambda one: ((one.lat - lat) ** 2 + (one.lon - lon) ** 2, one.image_id))
+        return sorted(records, key=lambda one: ((one.lat - lat) ** 2 + (one.lon - lon) ** 2, one.image_id))
 
     async def _item(self, request: Request) -> Response:
         record = self.record(request.path_params["picture"], request)
@@ -198,16 +198,16 @@ class Panoramax:
 
         lines, points = [], []
         for index in self.world.places_near(*tile_box(z, x, y)):
-            records = [one for one in self.world.images(index) if not gone(picture_id(one))]
-            spots = [(one, tile_point(one.lat, one.lon, z, x, y)) for one in records]
-            shown = [(one, spot) for one, spot in spots if all(0 <= part < EXTENT for part in spot)]
+            records = [record for record in self.world.images(index) if not gone(picture_id(record))]
+            spots = [(record, tile_point(record.lat, record.lon, z, x, y)) for record in records]
+            shown = [(record, spot) for record, spot in spots if all(0 <= part < EXTENT for part in spot)]
             if len(shown) > 1:
                 line = {"type": "LineString", "coordinates": [spot for _, spot in shown]}
                 lines.append({"geometry": line, "properties": {"id": sequence_id(shown[0][0]), **_seen(shown[0][0])}})
             if z == PICTURE_ZOOM:
                 points += [
-                    {"geometry": {"type": "Point", "coordinates": spot}, "properties": _shown(one)}
-                    for one, spot in shown
+                    {"geometry": {"type": "Point", "coordinates": spot}, "properties": _shown(record)}
+                    for record, spot in shown
                 ]
         layers = [{"name": "sequences", "features": lines}, {"name": "pictures", "features": points}]
         layers = [layer for layer in layers if layer["features"]]

@@ -70,14 +70,14 @@ class Places:
         if not isinstance(most, int) or not 0 <= most <= MOST:
             raise ValueError(f"Invalid page_size: it must be between 0 and {MOST}.")
         name, _, where = words.partition(",")
-        found = await anyio.to_thread.run_sync(self.table.search, name.strip(), where.strip(), most or MOST)
-        return _json({"places": [_place(poi, fields) for poi in found]} if found else {})
+        pois = await anyio.to_thread.run_sync(self.table.search, name.strip(), where.strip(), most or MOST)
+        return _json({"places": [_place(poi, fields) for poi in pois]} if pois else {})
 
     async def _complete(self, request: Request) -> Response:
         begun = (await _body(request)).get("input")
         if not isinstance(begun, str) or not begun.strip():
             raise ValueError("Empty input.")
-        found = await anyio.to_thread.run_sync(self.table.complete, begun, "", MOST_SUGGESTED)
+        pois = await anyio.to_thread.run_sync(self.table.complete, begun, "", MOST_SUGGESTED)
         suggestions = [
             {
                 "placePrediction": {
@@ -91,16 +91,16 @@ class Places:
                     "types": [TYPES[poi.kind][0]],
                 }
             }
-            for poi in found
+            for poi in pois
         ]
         return _json({"suggestions": suggestions} if suggestions else {})
 
     async def _detail(self, request: Request) -> Response:
         fields = _mask(request, "")
-        asked = request.path_params["place_id"]
-        if not asked.startswith("ChIJ"):
-            raise ValueError(f"Not a valid Place ID: {asked[:80]}")
-        poi = await anyio.to_thread.run_sync(self.table.get, asked.removeprefix("ChIJ"))
+        place_id = request.path_params["place_id"]
+        if not place_id.startswith("ChIJ"):
+            raise ValueError(f"Not a valid Place ID: {place_id[:80]}")
+        poi = await anyio.to_thread.run_sync(self.table.get, place_id.removeprefix("ChIJ"))
         if poi is None:
             return _error(404, "The Place ID is no longer valid. Please refresh cached Place IDs.")
         return _json(_place(poi, fields))
@@ -159,10 +159,10 @@ def _place(poi: Poi, fields: Sequence[str]) -> dict[str, Any]:
 
 
 def _mask(request: Request, head: str) -> list[str]:
-    given = request.headers.get("x-goog-fieldmask") or request.query_params.get("fields", "")
-    if not given:
+    mask = request.headers.get("x-goog-fieldmask") or request.query_params.get("fields", "")
+    if not mask:
         raise ValueError(_NO_MASK)
-    fields = [part.strip().removeprefix(head) for part in given.split(",")]
+    fields = [part.strip().removeprefix(head) for part in mask.split(",")]
     if fields == ["*"]:
         return list(FIELDS)
     unknown = [part for part in fields if part not in FIELDS]

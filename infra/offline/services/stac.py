@@ -275,7 +275,7 @@ def item(seed: int, scene: Scene, origin: str) -> dict[str, Any]:
     shape, box = geometry(scene.tile, scene.orbit)
     version = "v2.0.0" if _says_code(seed, scene) else "v1.0.0"
     here = f"{origin}/stac{_ROOT}"
-    found: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "type": "Feature",
         "stac_version": "1.0.0",
         "id": scene.id,
@@ -297,8 +297,8 @@ def item(seed: int, scene: Scene, origin: str) -> dict[str, Any]:
         ],
     }
     if fraction(seed, "bbox", scene.id) < 0.1:
-        del found["bbox"]
-    return found
+        del fields["bbox"]
+    return fields
 
 
 def _asset(scene: Scene, name: str, origin: str) -> dict[str, Any]:
@@ -306,7 +306,7 @@ def _asset(scene: Scene, name: str, origin: str) -> dict[str, Any]:
     size = SIZE_M // step
     shown = ("B04", "B03", "B02") if name == "visual" else (name,)
     bands = [_BANDS[band] for band in shown if band in _BANDS]
-    found: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "href": f"{origin}/blob/{ACCOUNT}/{CONTAINER}/{blob_path(scene, name)}",
         "type": _COG,
         "title": _TITLES[name],
@@ -317,8 +317,8 @@ def _asset(scene: Scene, name: str, origin: str) -> dict[str, Any]:
         "proj:transform": [float(step), 0.0, float(tile.left_m), 0.0, -float(step), float(tile.top_m)],
     }
     if bands:
-        found["eo:bands"] = bands
-    return found
+        fields["eo:bands"] = bands
+    return fields
 
 
 def _link(rel: str, href: str, kind: str = "application/json", **more: Any) -> dict[str, Any]:
@@ -354,14 +354,14 @@ def stac_application(world: World) -> Starlette:
     async def search(request: Request) -> Response:
         body = await request.body()
         try:
-            asked = Search.model_validate_json(body)
+            query = Search.model_validate_json(body)
         except UnknownToken:
             return PlainTextResponse("Internal Server Error", 500)
         except ValidationError as error:
             first = error.errors(include_url=False, include_input=False)[0]
             return PlainTextResponse(f"{'.'.join(map(str, first['loc'])) or 'body'}: {first['msg']}", 400)
         # A search computes: in a thread, so that other requests are answered meanwhile.
-        text = await anyio.to_thread.run_sync(page, _origin(request), asked, body)
+        text = await anyio.to_thread.run_sync(page, _origin(request), query, body)
         return Response(text, media_type=GEOJSON)
 
     async def collection(request: Request) -> Response:
@@ -389,8 +389,8 @@ def stac_application(world: World) -> Starlette:
         assert isinstance(error, HTTPException)
         return JSONResponse({"detail": error.detail}, error.status_code)
 
-    def page(origin: str, asked: Search, body: bytes) -> str:
-        scenes, more = find_scenes(world.seed, asked)
+    def page(origin: str, query: Search, body: bytes) -> str:
+        scenes, more = find_scenes(world.seed, query)
         here = f"{origin}/stac{_ROOT}"
         links = [_link("root", f"{here}/"), _link("self", f"{here}/search", GEOJSON)]
         if more:

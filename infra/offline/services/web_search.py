@@ -145,15 +145,15 @@ class Tavily:
     def _mentioned(self, query: str) -> list[City]:
         """Cities the query names; the longest name wins, then the most populous city."""
         words = fold(query).split()
-        found: dict[int, tuple[int, int]] = {}
+        hits: dict[int, tuple[int, int]] = {}
         for size in range(min(4, len(words)), 0, -1):
             for start in range(len(words) - size + 1):
                 name = " ".join(words[start : start + size])
                 if len(name) < 4 and name.isascii():
                     continue
                 for match in self.names.cities(name)[:4]:
-                    found.setdefault(match.row, (size, int(self.world.gazetteer.population[match.row])))
-        rows = sorted(found, key=lambda row: (-found[row][0], -found[row][1]))
+                    hits.setdefault(match.row, (size, int(self.world.gazetteer.population[match.row])))
+        rows = sorted(hits, key=lambda row: (-hits[row][0], -hits[row][1]))
         cities = [self.world.gazetteer.city(row) for row in rows[:12]]
         named = self._countries_named(query)
         return sorted(cities, key=lambda city: city.country not in named) if named else cities
