@@ -61,7 +61,10 @@ def test_rows_of_every_table_can_be_exchanged_and_revived(tmp_path: Path) -> Non
             run = StageTable(lake, name, "s", digest)
             run.read_rows(items.rename({"item_id": "id"}))
             run.write(rows(table, digest), items.filter(run.holds(items["item_id"])), Commit(digest, 1, "s"))
-        assert (lake.scan(name).collect().height, lake.read(name).height) == (6, 3), name
+        stored = 6 if table.keeps_versions else 3
+        assert (lake.scan(name).collect().height, lake.read(name).height) == (stored, 3), name
+        if not table.keeps_versions:
+            continue
         run = StageTable(lake, name, "s", "c")
         run.read_rows(made["a"].rename({"item_id": "id"}))
         run.revive(made["a"], Commit("c", 1, "s"))
