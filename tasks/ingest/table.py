@@ -160,9 +160,17 @@ def _csv_records(table: Table) -> Records:
     width = len(table.columns)
     with table.path.open(encoding=table.encoding, newline="") as file:
         no_quotes: dict[str, Any] = {"quoting": csv.QUOTE_NONE} if table.headless else {}
-        reader = csv.reader(file, delimiter=table.separator, strict=True, **no_quotes)
+        lines: list[str] = []  # of the row that is read
+
+        def read_lines() -> Iterator[str]:
+            for line in file:
+                lines.append(line)
+                yield line
+
+        reader = csv.reader(read_lines(), delimiter=table.separator, strict=True, **no_quotes)
         while True:
             number, fields, problem = reader.line_num + 1, list[str](), ""
+            lines.clear()
             try:
                 fields = next(reader)
             except StopIteration:
@@ -171,6 +179,10 @@ def _csv_records(table: Table) -> Records:
                 problem = f"not readable as fields by {table.separator!r}: {error}"
             if fields and width and len(fields) != width:
                 problem = f"{len(fields)} fields, the header has {width}"
+            # A quote left open may close in a later row: both are rows, read as one of the right width.
+            swallowed = (next(csv.reader([line], delimiter=table.separator)) for line in lines[1:])
+            if lines and lines[0].count(table.separator) + 1 >= width > 1 and width in map(len, swallowed):
+                problem = problem or "though a later line has all fields of a row"
             if not problem:
                 if any(map(str.strip, fields)):
                     yield number, [*fields]

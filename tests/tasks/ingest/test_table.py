@@ -83,6 +83,14 @@ def test_an_open_quote_is_named_by_its_line(tmp_path: Path, rest: str) -> None:
         survey_rows(path, IngestSettings())
 
 
+@pytest.mark.parametrize("between", ["", "c,c.jpg,3,4,CC0,x\n" * 3])
+def test_quotes_of_two_rows_that_make_one_row_of_the_right_width_lose_none(tmp_path: Path, between: str) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text(f'id,path,lat,lon,licence,creator\na,a.jpg,1,2,CC0,"x\n{between}b,b.jpg,1,2,CC0,y"\n')
+    with pytest.raises(TableRefused, match=r"lines 2 to \d .*a later line has all fields .*close the quote in line 2"):
+        survey_rows(path, IngestSettings())
+
+
 def test_json_lines_with_flaws(rows_of: Any, tmp_path: Path) -> None:
     path = tmp_path / "t.jsonl"
     path.write_text(
