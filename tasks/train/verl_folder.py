@@ -33,7 +33,7 @@ from tasks.agent.prompt import Prompt
 from tasks.agent.render import chat_template
 from tasks.agent.toolbox import RESULT_CHARS
 from tasks.lake import Lake
-from tasks.recipes.recipe import rollout_prompt
+from tasks.recipes.recipe import RECIPES, rollout_prompt
 from tasks.recipes.rewards import rewarded_recipes
 from tasks.reward.outcome import TRUTH_COLUMNS
 from tasks.runtime.snapshots import Snapshot
@@ -72,6 +72,12 @@ def write_verl_folder(lake: Lake, config: Config, out: Path, model: str, snapsho
     if settings.grpo.reward.grounding:
         raise InputError(
             "train.grpo.reward.grounding looks at conversations, which verl's hook is not given: set it to 0"
+        )
+    reward = RECIPES[settings.recipe].reward
+    if settings.grpo.max_turns and reward is not None and reward.of_trajectory is not None:
+        raise InputError(
+            f"the reward of '{settings.recipe}' looks at conversations, which verl's hook is not given: set "
+            "train.grpo.max_turns to 0"
         )
     if out.exists():
         raise InputError(f"--out: '{out}' is there already; name a new folder")
@@ -241,6 +247,8 @@ def launch_configuration(
         raise InputError(f"train.grpo.schedule={grpo.schedule}: verl knows {' and '.join(SCHEDULES)}")
     if grpo.advantage != "grpo":
         raise InputError(f"train.grpo.advantage={grpo.advantage}: the folder for verl knows grpo alone")
+    if grpo.credit != "end" or grpo.tau_km is not None:
+        raise InputError("train.grpo.credit=turn and train.grpo.tau_km are not in the folder for verl: leave them out")
     multi_turn: dict[str, Any] = {"enable": has_tools, "format": "hermes"}
     if has_tools:
         multi_turn |= {
