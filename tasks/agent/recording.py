@@ -104,7 +104,8 @@ def alike(asked: dict[str, Any], recorded: dict[str, Any], least_iou: float, lea
         if name == BOX and len(value) == len(other) == 4:
             like, least = iou(value, other), least_iou
         else:
-            like, least = jaccard(words_of(value), words_of(other)), least_words
+            mine, theirs = words_of(value), words_of(other)
+            like, least = len(mine & theirs) / max(1, len(mine | theirs)), least_words  # Jaccard
         if like <= 0 or like < least:
             return 0.0
         likeness = min(likeness, like)
@@ -117,11 +118,6 @@ def iou(box: Sequence[float], other: Sequence[float]) -> float:
     shared = max(0.0, width) * max(0.0, height)
     whole = sum((one[2] - one[0]) * (one[3] - one[1]) for one in (box, other)) - shared
     return shared / whole if whole > 0 else 0.0
-
-
-def jaccard(words: frozenset[str], others: frozenset[str]) -> float:
-    """The share of all words that both have."""
-    return len(words & others) / len(words | others) if words | others else 0.0
 
 
 def words_of(value: Any) -> frozenset[str]:

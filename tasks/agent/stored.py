@@ -1,7 +1,6 @@
 """Stored conversations: their boxes moved to another size of the picture, and the files that were made of the picture.
 
-A box is in pixels of the picture a model is shown. A trainer that shows a smaller picture has to train smaller boxes;
-boxes in thousandths stay as they are, and no recipe has tools of both kinds.
+A box is in pixels of the picture a model is shown. A trainer that shows a smaller picture has to train smaller boxes.
 """
 
 import json

@@ -9,7 +9,7 @@ import re
 from html import unescape
 from typing import Any
 
-from tasks.services.errors import HttpResponse, Kind, ServiceError, invalid_google_key
+from tasks.services.errors import Kind, ServiceError, invalid_google_key
 from tasks.services.http import Expected, ServiceClient, key_header
 from tasks.services.search import SearchResult
 from tasks.services.transport import Connection
@@ -35,7 +35,11 @@ class ImageSearch(ServiceClient):
         if not isinstance(answers, list) or len(answers) != 1 or not isinstance(answers[0], dict):
             raise self._http.bad_response("no single answer under 'responses'", response)
         if answers[0].get("error"):
-            raise self._refusal(answers[0]["error"], response)
+            error = answers[0]["error"]
+            code = error.get("code") if isinstance(error, dict) else None
+            kind = _KINDS.get(code, "outage") if isinstance(code, int) else "outage"
+            told = self._http.bad_response(f"code {code}", response).message
+            raise ServiceError(self._http.service, kind, told, status=response.status, retryable=kind == "outage")
         found = answers[0].get("webDetection", {})  # nothing found leaves fields out
         rows = found.get("pagesWithMatchingImages", []) if isinstance(found, dict) else None
         if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
@@ -45,9 +49,3 @@ class ImageSearch(ServiceClient):
             SearchResult(title, str(row.get("url") or ""), "", 0.0) for title, row in zip(titles, rows, strict=True)
         )
         return [page for page in pages if page.title or page.url][:max_results]
-
-    def _refusal(self, error: Any, response: HttpResponse) -> ServiceError:
-        code = error.get("code") if isinstance(error, dict) else None
-        kind = _KINDS.get(code if isinstance(code, int) else 0, "outage")
-        told = self._http.bad_response(f"code {code}", response)
-        return ServiceError(told.service, kind, told.message, status=response.status, retryable=kind == "outage")

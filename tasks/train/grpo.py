@@ -188,8 +188,8 @@ class Grpo:
                 continue
             old = new.detach() if some[0].old is None else self._joined([sample.old for sample in some])
             reference = None if some[0].reference is None else self._joined([sample.reference for sample in some])
-            advantages = self._advantages(some)
-            shares = self._spread(some, [weight_of[id(sample)] for sample in some])
+            advantages = self._spread(some, [sample.advantages for sample in some])
+            shares = self._spread(some, [(weight_of[id(sample)],) for sample in some])
             objective_terms = objective(new, old, reference, advantages, shares, self.grpo.clip, self.grpo.kl)
             objective_terms.loss.backward()
             # The first step's weights are those that drew: what differs is how engine and trainer compute.
@@ -317,18 +317,12 @@ class Grpo:
     def _joined(self, parts: Sequence[torch.Tensor | None]) -> torch.Tensor:
         return torch.cat([part for part in parts if part is not None])
 
-    def _spread(
-        self, some: Sequence[RolloutSample], values: Sequence[float], counts: Sequence[int] | None = None
-    ) -> torch.Tensor:
-        """A value of each rollout, for each of its tokens; `counts` are those of each value, if it is of a part."""
-        tokens = torch.tensor([sample.tokens for sample in some] if counts is None else counts)
-        return sent(torch.repeat_interleave(torch.tensor(values, dtype=torch.float32), tokens), self.fast.device)
-
-    def _advantages(self, some: Sequence[RolloutSample]) -> torch.Tensor:
-        """The advantage of each token's reply."""
-        counts = [sample.replies if len(sample.advantages) > 1 else [sample.tokens] for sample in some]
-        worths = [worth for sample in some for worth in sample.advantages]
-        return self._spread(some, worths, [count for each in counts for count in each])
+    def _spread(self, some: Sequence[RolloutSample], values: Sequence[Sequence[float]]) -> torch.Tensor:
+        """For each token the value of its rollout, or of its reply where a rollout has several."""
+        runs = [one.replies if len(own) > 1 else [one.tokens] for one, own in zip(some, values, strict=True)]
+        counts = torch.tensor([count for run in runs for count in run])
+        whole = torch.tensor([value for own in values for value in own], dtype=torch.float32)
+        return sent(torch.repeat_interleave(whole, counts), self.fast.device)
 
 
 def groups_of(some: Sequence[RolloutSample]) -> list[Group]:

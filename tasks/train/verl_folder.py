@@ -73,12 +73,8 @@ def write_verl_folder(lake: Lake, config: Config, out: Path, model: str, snapsho
         raise InputError(
             "train.grpo.reward.grounding looks at conversations, which verl's hook is not given: set it to 0"
         )
-    reward = RECIPES[settings.recipe].reward
-    if settings.grpo.max_turns and reward is not None and reward.of_trajectory is not None:
-        raise InputError(
-            f"the reward of '{settings.recipe}' looks at conversations, which verl's hook is not given: set "
-            "train.grpo.max_turns to 0"
-        )
+    if settings.grpo.max_turns and getattr(RECIPES[settings.recipe].reward, "of_trajectory", None) is not None:
+        raise InputError("the recipe's reward looks at conversations: set train.grpo.max_turns to 0 for verl")
     if out.exists():
         raise InputError(f"--out: '{out}' is there already; name a new folder")
     samples, _ = compute(open_inputs(STAGE, lake, snapshot), settings)

@@ -360,7 +360,7 @@ def test_a_reply_learns_from_what_is_earned_from_it_on(turns: Any, build_tiny: B
         assert [len(sample.replies) for sample in mine] == [1, 2, 1, 1], "the second called a tool"
         used = [reward for reward in rewards if reward is not None]
         for sample, reward in zip(mine, rewards, strict=True):
-            spread = program._advantages([sample]).tolist()
+            spread = program._spread([sample], [sample.advantages]).tolist()
             assert len(spread) == sample.tokens
             if reward is None:
                 assert set(spread) == {0.0}
