@@ -18,19 +18,18 @@ from infra.offline.chat.clues import (
     street_in,
 )
 from infra.offline.chat.notes import Notes, facts_only
-from infra.offline.chat.placenames import Place, fold, place_names
+from infra.offline.chat.placenames import Place, place_names
 from infra.offline.chat.protocol import ChatRequest
 from infra.offline.chat.reply import Reply
 from infra.offline.facts import countries
-from infra.offline.gazetteer import admin1_names, gazetteer
+from infra.offline.gazetteer import admin1_names
+from infra.offline.words import fold
 
 STATED, LANGUAGE = 4.0, 1.5
 FIRM, HEDGED, BORROWED, OPENING_WORD = 1.5, 0.5, 0.4, 0.4  # factors on what a mention is worth
 MAX_CHARS = 40_000
 
 _CONCLUSION = re.compile(r"<answer[^<>]{0,80}>.*?(?:</answer\s*>|\Z)", re.IGNORECASE | re.DOTALL)
-_FENCED = re.compile(r"<(think|reasoning|thought|cot)\b[^<>]{0,80}>(.*?)(?:</\1\s*>|\Z)", re.IGNORECASE | re.DOTALL)
-_MARKED = re.compile(r"^[ \t#*]*(?:the )?(?:reasoning|chain of thought|thoughts?|cot)\b[^\n:]{0,40}:", re.I | re.M)
 _QUOTED = re.compile(r"(?<!\w)['\"‘“«]([^'\"‘’“”«»\n]{2,80}(?:['’]\w[^'\"‘’“”«»\n]{0,60})?)['\"’”»](?!\w)")
 _NEGATION = re.compile(
     r"\b(?:not|never|neither|nor|rather than|instead of|unlike|exclud\w+|rul(?:es?|ed|ing) out"
@@ -51,12 +50,10 @@ _FIRM = re.compile(
 )
 _SIDE = re.compile(
     r"\b(?:driv\w+|traffic|cars?|keeps?)\b[^.;]{0,40}\b(?:on|to) the (left|right)\b"
-    r"|\b(left|right)-hand (?:driving|traffic)|\bdriv\w+ side\W{1,4}(left|right)\b",
+    r"|\b(left|right)-hand (?:driving|traffic)",
     re.IGNORECASE,
 )
-_CENTRE = re.compile(
-    r"\bcent(?:re|er) lines? (?:is|are|:)\s*(yellow|white)|\b(yellow|white) (?:\w+ )?cent(?:re|er) line", re.IGNORECASE
-)
+_CENTRE = re.compile(r"\bcent(?:re|er) lines? (?:is|are|:)\s*(yellow|white)", re.IGNORECASE)
 _PHONE = re.compile(r"\+\d[\d ()-]{0,16}")
 # Parts of the world that some village somewhere is called after.
 _WIDE = re.compile(r"asia|europe|africa|america|oceania|arctic|java|sumatra|borneo|scandinavia|balkans")
@@ -84,123 +81,6 @@ class Support:
     suspicious: int = 0
 
 
-def reasoning_in(request: ChatRequest) -> str:
-    """The reasoning in the messages, without its conclusion: thoughts in tags, else after a label, else all."""
-    text = "\n\n".join(m.text for m in request.messages if m.role not in ("system", "developer"))
-    text = _CONCLUSION.sub("\n", text[:MAX_CHARS])
-    fenced = [m.group(2) for m in _FENCED.finditer(text)]
-    if fenced:
-        return "\n".join(fenced)
-    marked = _MARKED.search(text)
-    return text[marked.end() :] if marked else text
-
-
-def read_reasoning(text: str) -> Support:
-    """The support a text gives, sentence by sentence; sentences that speak to the reader give none."""
-    notes, support = Notes(), Support()
-    sentences = [sentence for line in text.splitlines() for sentence in facts_only(line, notes)]
-    support.suspicious = notes.suspicious
-    quoted: list[str] = []
-    for sentence in sentences:
-        quoted += _QUOTED.findall(sentence)
-        _read_countries(sentence, support)
-        _read_regions(sentence, support)
-        _read_places(sentence, support)
-    whole = " ".join(sentences)
-    support.evidence = read_evidence(dict.fromkeys([*quoted, *_PHONE.findall(_QUOTED.sub(" ", whole))]))
-    side, centre = _SIDE.search(whole), _CENTRE.search(whole)
-    if side or centre:
-        road_evidence(
-            support.evidence,
-            side=next(word.lower() for word in side.groups() if word) if side else None,
-            centre=next(word.lower() for word in centre.groups() if word) if centre else None,
-        )
-    for tag, name in LANGUAGE_NAMES.items():
-        if re.search(rf"\b{re.escape(name)}\b", whole) and not _denied_in(whole, name):
-            for code, share in speakers().get(tag, {}).items():
-                support.evidence.scores[code] += LANGUAGE * share
-    return support
-
-
-def _read_countries(sentence: str, support: Support) -> None:
-    for code in sorted(countries_in(sentence)):
-        name = countries()[code].name
-        if _denied_in(sentence, name):
-            support.denied.add(fold(name))
-        else:
-            support.stated[code] += STATED * _firmness(sentence)
-
-
-@lru_cache(maxsize=1)
-def _regions_by_name() -> dict[str, list[str]]:
-    """Folded name of a division, with and without its kind, to its codes."""
-    codes_by_name: dict[str, list[str]] = defaultdict(list)
-    for code, name in admin1_names().items():
-        folded = fold(name)
-        for key in {folded, _bare(folded)} - {""}:
-            codes_by_name[key].append(code)
-    return codes_by_name
-
-
-def _bare(folded: str) -> str:
-    """A division's name without its kind."""
-    return " ".join(_DIVISION.sub(" ", folded).replace(" of ", " ").split())
-
-
-def _read_regions(sentence: str, support: Support) -> None:
-    words = list(re.finditer(r"[^\W\d_]+(?:['’-][^\W\d_]+)*", sentence))
-    known = _regions_by_name()
-    taken: list[tuple[int, int]] = []
-    for size in (4, 3, 2, 1):
-        for i in range(len(words) - size + 1):
-            start, end = words[i].start(), words[i + size - 1].end()
-            phrase = sentence[start:end]
-            codes = (known.get(fold(phrase)) or known.get(_bare(fold(phrase)), [])) if phrase[:1].isupper() else []
-            if not codes or (i == 0 and size == 1) or any(start < b and a < end for a, b in taken):
-                continue
-            taken.append((start, end))
-            if _denied_at(sentence, start, end):
-                support.denied.add(fold(phrase))
-                continue
-            for code in codes:
-                support.regions[code] += STATED * _firmness(sentence)
-
-
-def _read_places(sentence: str, support: Support) -> None:
-    signs = [(m.start(1), m.end(1), m.group(1)) for m in _QUOTED.finditer(sentence)]
-    for match in place_names().mentions(sentence, fuzzy=False):
-        at = sentence.find(match.seen)
-        # A name is written with a capital; every other word of a sentence is some village's name as well.
-        if (not match.seen[:1].isupper() and match.seen.isascii()) or _WIDE.fullmatch(fold(match.seen)):
-            continue
-        if _denied_at(sentence, at, at + len(match.seen)):
-            support.denied.add(fold(match.seen))
-            continue
-        weight = match_weight(match) * _firmness(sentence)
-        sign = next((text for start, end, text in signs if start <= at < end), None)
-        street = street_in(sign) if sign is not None else None
-        if sign is not None and (_STREET.search(sign) or (street and fold(match.seen) in fold(street[0]))):
-            weight *= BORROWED  # streets are called after other towns
-        elif at == 0 and " " not in match.seen:
-            weight *= OPENING_WORD
-        support.places[match.place] += weight
-
-
-def _firmness(sentence: str) -> float:
-    if _HEDGE.search(sentence):
-        return HEDGED
-    return FIRM if _FIRM.search(sentence) else 1.0
-
-
-def _denied_in(sentence: str, name: str) -> bool:
-    at = fold(sentence).find(fold(name))
-    return at >= 0 and _denied_at(fold(sentence), at, at + len(fold(name)))
-
-
-def _denied_at(sentence: str, start: int, end: int) -> bool:
-    return bool(_NEGATION.search(sentence[:start]) or _REJECTED_AFTER.search(sentence[end:]))
-
-
 @dataclass(frozen=True)
 class Conclusion:
     """A level's name, or None, with why."""
@@ -211,7 +91,8 @@ class Conclusion:
 
 def consistency_reply(request: ChatRequest, dice: random.Random) -> Reply:
     """Country, region and place as JSON; pictures are refused before this."""
-    support = read_reasoning(reasoning_in(request))
+    text = "\n\n".join(m.text for m in request.messages if m.role not in ("system", "developer"))
+    support = read_reasoning(_CONCLUSION.sub("\n", text[:MAX_CHARS]))
     conclusions = conclude(support)
     slips = {level: dice.random() < SLIP_RATE for level in conclusions}
     known = {level: (None if slips[level] else conclusion.name) or UNKNOWN for level, conclusion in conclusions.items()}
@@ -219,6 +100,102 @@ def consistency_reply(request: ChatRequest, dice: random.Random) -> Reply:
     if support.suspicious:
         whys += "; sentences that address the reader were left out"
     return Reply(json.dumps({**known, "reason": whys}, ensure_ascii=False))
+
+
+def read_reasoning(text: str) -> Support:
+    """The support a text gives, sentence by sentence; sentences that speak to the reader give none."""
+    notes, support = Notes(), Support()
+    text = re.sub(r"</?think>", "\n", text)
+    sentences = [sentence for line in text.splitlines() for sentence in facts_only(line, notes)]
+    support.suspicious = notes.suspicious
+    for sentence in sentences:
+        _read_sentence(sentence, support)
+    joined = " ".join(sentences)
+    quoted = [quote for sentence in sentences for quote in _QUOTED.findall(sentence)]
+    support.evidence = read_evidence(dict.fromkeys([*quoted, *_PHONE.findall(_QUOTED.sub(" ", joined))]))
+    side, centre = _SIDE.search(joined), _CENTRE.search(joined)
+    road_evidence(
+        support.evidence,
+        side=(side.group(1) or side.group(2)).lower() if side else None,
+        centre=centre.group(1).lower() if centre else None,
+    )
+    for tag, name in LANGUAGE_NAMES.items():
+        named = re.search(rf"\b{re.escape(name)}\b", joined)
+        if named and not _is_denied(joined, named.start(), named.end()):
+            for code, share in speakers().get(tag, {}).items():
+                support.evidence.scores[code] += LANGUAGE * share
+    return support
+
+
+def _read_sentence(sentence: str, support: Support) -> None:
+    """Adds the countries, divisions and towns that a sentence names, or denies."""
+    firmness = HEDGED if _HEDGE.search(sentence) else FIRM if _FIRM.search(sentence) else 1.0
+    folded = fold(sentence)
+    for code in sorted(countries_in(sentence)):
+        name = fold(countries()[code].name)
+        at = folded.find(name)
+        if at >= 0 and _is_denied(folded, at, at + len(name)):
+            support.denied.add(name)
+        else:
+            support.stated[code] += STATED * firmness
+    for start, end, codes in _regions_in(sentence):
+        if _is_denied(sentence, start, end):
+            support.denied.add(fold(sentence[start:end]))
+            continue
+        for code in codes:
+            support.regions[code] += STATED * firmness
+    signs = [(m.start(1), m.end(1), m.group(1)) for m in _QUOTED.finditer(sentence)]
+    for match in place_names().mentions(sentence, fuzzy=False):
+        at = sentence.find(match.seen)
+        # A name is written with a capital; every other word of a sentence is some village's name as well.
+        if (not match.seen[:1].isupper() and match.seen.isascii()) or _WIDE.fullmatch(fold(match.seen)):
+            continue
+        if _is_denied(sentence, at, at + len(match.seen)):
+            support.denied.add(fold(match.seen))
+            continue
+        sign = next((text for start, end, text in signs if start <= at < end), "")
+        street = street_in(sign)
+        weight = match_weight(match) * firmness
+        if sign and (_STREET.search(sign) or (street and fold(match.seen) in fold(street[0]))):
+            weight *= BORROWED  # streets are called after other towns
+        elif at == 0 and " " not in match.seen:
+            weight *= OPENING_WORD
+        support.places[match.place] += weight
+
+
+def _is_denied(sentence: str, start: int, end: int) -> bool:
+    return bool(_NEGATION.search(sentence[:start]) or _REJECTED_AFTER.search(sentence[end:]))
+
+
+@lru_cache(maxsize=1)
+def _regions_by_name() -> dict[str, list[str]]:
+    """Folded name of a division, with and without its kind, to its codes."""
+    codes_by_name: dict[str, list[str]] = defaultdict(list)
+    for code, name in admin1_names().items():
+        for key in {fold(name), _bare(fold(name))} - {""}:
+            codes_by_name[key].append(code)
+    return codes_by_name
+
+
+def _bare(folded: str) -> str:
+    """A division's name without its kind."""
+    return " ".join(_DIVISION.sub(" ", folded).replace(" of ", " ").split())
+
+
+def _regions_in(sentence: str) -> list[tuple[int, int, list[str]]]:
+    """(start, end, codes) of the divisions a sentence names, the longest names first."""
+    words = list(re.finditer(r"[^\W\d_]+(?:['’-][^\W\d_]+)*", sentence))
+    known = _regions_by_name()
+    taken: list[tuple[int, int, list[str]]] = []
+    for size in (4, 3, 2, 1):
+        for i in range(len(words) - size + 1):
+            start, end = words[i].start(), words[i + size - 1].end()
+            phrase = fold(sentence[start:end])
+            codes = (known.get(phrase) or known.get(_bare(phrase), [])) if sentence[start].isupper() else []
+            is_opening_word = i == 0 and size == 1
+            if codes and not is_opening_word and not any(start < b and a < end for a, b, _ in taken):
+                taken.append((start, end, codes))
+    return taken
 
 
 def conclude(support: Support) -> dict[str, Conclusion]:
@@ -237,34 +214,25 @@ def conclude(support: Support) -> dict[str, Conclusion]:
 
 def _country(support: Support) -> tuple[str | None, str]:
     odds = {code: support.evidence.score(code) + support.stated.get(code, 0.0) for code in countries()}
-    implied = set(support.stated)
-    for code, weight in support.regions.items():
-        odds[code[:2]] = odds.get(code[:2], 0.0) + IMPLIED * weight
-        implied.add(code[:2])
-    for place, weight in _strongest(support).items():
-        odds[place.country] = odds.get(place.country, 0.0) + IMPLIED * weight
-        implied.add(place.country)
+    finer = [(code[:2], weight) for code, weight in support.regions.items()]
+    # Of namesakes only the likeliest: 'London' is one mention, not ten.
+    strongest: dict[str, tuple[float, str]] = {}
+    for place, weight in support.places.items():
+        if fold(place.name) not in support.denied:
+            best_so_far = strongest.get(fold(place.name), (0.0, ""))
+            strongest[fold(place.name)] = max(best_so_far, (weight, place.country), key=lambda pair: pair[0])
+    finer += [(code, weight) for weight, code in strongest.values()]
+    for code, weight in finer:
+        odds[code] = odds.get(code, 0.0) + IMPLIED * weight
     open_odds = {code: score for code, score in odds.items() if fold(country_name(code)) not in support.denied}
-    ranked = sorted(open_odds, key=lambda code: (-open_odds[code], code))
-    best = ranked[0]
-    lead = open_odds[best] - open_odds[ranked[1]]
+    best, second = sorted(open_odds, key=lambda code: (-open_odds[code], code))[:2]
     if best in support.stated and open_odds[best] >= COUNTRY_FROM / 2:
         return best, f"{country_name(best)} is named"
-    if open_odds[best] >= COUNTRY_FROM and lead >= CLUE_LEAD:
+    if open_odds[best] >= COUNTRY_FROM and open_odds[best] - open_odds[second] >= CLUE_LEAD:
         told = "; ".join(list(dict.fromkeys(support.evidence.notes))[:3])
-        named = "a place named lies there" if best in implied else ""
+        named = "a place named lies there" if best in dict(finer) else ""
         return best, f"{country_name(best)} fits: {told or named}"
     return None, "no country is supported"
-
-
-def _strongest(support: Support) -> dict[Place, float]:
-    """Of namesakes only the likeliest: 'London' is one mention, not ten."""
-    best: dict[str, tuple[float, Place]] = {}
-    for place, weight in support.places.items():
-        key = fold(place.name)
-        if fold(place.name) not in support.denied and (key not in best or weight > best[key][0]):
-            best[key] = (weight, place)
-    return {place: weight for weight, place in best.values()}
 
 
 def _place(support: Support, country: str | None) -> tuple[Place | None, str]:
@@ -272,7 +240,7 @@ def _place(support: Support, country: str | None) -> tuple[Place | None, str]:
     regions = {code: fold(admin1_names()[code]) for code in support.regions if code[:2] == country}
     odds: dict[Place, float] = {}
     for place, weight in support.places.items():
-        name, own = fold(place.name), _region_code(place)
+        name, own = fold(place.name), place.division
         # Some village is called Lebanon; a text that says Lebanon means the country or the region.
         if name in support.denied or name in lands - {fold(country_name(place.country))}:
             continue
@@ -290,7 +258,7 @@ def _place(support: Support, country: str | None) -> tuple[Place | None, str]:
 
 def _region(support: Support, country: str | None, place: Place | None) -> tuple[str | None, str]:
     names = admin1_names()
-    own = _region_code(place) if place else ""
+    own = place.division if place else ""
     odds = {
         code: weight + (SAME_COUNTRY if code[:2] == country else -SAME_COUNTRY if country else 0.0)
         for code, weight in support.regions.items()
@@ -301,12 +269,5 @@ def _region(support: Support, country: str | None, place: Place | None) -> tuple
     best = max(odds, key=lambda code: (odds[code], code), default=None)
     if best is None or odds[best] < REGION_FROM:
         return None, "no region is supported"
-    if best in support.regions:
-        return names[best], f"{names[best]} is named"
-    return names[best], f"{place.name if place else ''} lies in {names[best]}"
-
-
-def _region_code(place: Place) -> str:
-    source, names = gazetteer(), place_names()
-    rows = [row for row in names.primary.get(fold(place.name), ()) if names.places[row] is place]
-    return source.region_code(rows[0]) if rows else ""
+    why = "is named" if best in support.regions else ""
+    return names[best], f"{names[best]} {why}" if why else f"{place.name if place else ''} lies in {names[best]}"

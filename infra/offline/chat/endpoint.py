@@ -62,7 +62,7 @@ MODELS: dict[str, Model] = {
     "proposer": Model(agent.agent_reply, True, True),
     "writer": Model(agent.agent_reply, True, True),
     "observer": Model(observer.observer_reply, True),
-    "planner": Model(agent.planner_reply, False, True),
+    "planner": Model(agent.agent_reply, False, True),
     "street-finder": Model(brief.brief_reply, False, True),
     "judge": Model(judge.judge_reply, True),
     "verifier": Model(verifier.verifier_reply, True),

@@ -12,6 +12,8 @@ from PIL import Image, UnidentifiedImageError
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 from starlette.responses import JSONResponse
 
+from schemas.messages import json_object
+
 MAX_BYTES = 20 * 1024 * 1024
 MAX_PIXELS = 40_000_000
 FORMATS = {"PNG", "JPEG", "WEBP", "GIF"}
@@ -107,11 +109,7 @@ class ToolCall:
 
     def parsed(self) -> dict[str, Any]:
         """The arguments as an object; empty where the text was not one."""
-        try:
-            value = json.loads(self.arguments)
-        except json.JSONDecodeError:
-            return {}
-        return value if isinstance(value, dict) else {}
+        return json_object(self.arguments) or {}
 
 
 @dataclass(frozen=True)
@@ -128,7 +126,6 @@ class ChatRequest:
     model: str
     messages: tuple[Message, ...]
     tools: dict[str, dict[str, Any]] = field(default_factory=dict)  # function name -> parameters schema
-    tool_notes: dict[str, str] = field(default_factory=dict)  # function name -> what its description says
     tool_choice: str = "auto"  # none | auto | required | the name of one function
     response_schema: dict[str, Any] | None = None  # {} for json_object
     temperature: float = 1.0  # as it acts: narrowed by top_p and top_k
@@ -148,8 +145,9 @@ class ChatRequest:
         return self.pictures[-1]
 
     @property
-    def system(self) -> str:
-        return "\n".join(m.text for m in self.messages if m.role in ("system", "developer"))
+    def prompt(self) -> str:
+        """The words that say what to do and how to answer: the system's and the user's."""
+        return "\n".join(m.text for m in self.messages if m.role in ("system", "developer", "user"))
 
     @property
     def fingerprint(self) -> str:
@@ -270,7 +268,6 @@ def read_request(body: Any, vision: dict[str, bool]) -> ChatRequest:
         model=model,
         messages=messages,
         tools=tools,
-        tool_notes={function.name: function.description or "" for function in functions},
         tool_choice=_read_tool_choice(parsed.tool_choice, tools),
         response_schema=_read_response_format(parsed.response_format),
         temperature=_effective_temperature(parsed),
