@@ -8,8 +8,6 @@ int16 pairs, rings one after another. A ring starts with three pairs: its number
 and its first corner in steps of `STEP_DEG` (thousands, rest); then come its other corners as differences in steps.
 """
 
-from __future__ import annotations
-
 import gzip
 import sys
 from itertools import pairwise

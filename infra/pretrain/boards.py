@@ -5,8 +5,6 @@ encoded as the picture would be. Character positions are known, which lets a mod
 run from single letters over short strings and words to whole signs as they stand in the streets.
 """
 
-from __future__ import annotations
-
 import io
 import math
 import random

@@ -1,7 +1,5 @@
 """The model in training: fp32 weights under a bf16 forward pass, and an extra loss that says where letters stand."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 from typing import Any

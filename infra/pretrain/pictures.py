@@ -3,8 +3,6 @@
 A picture comes with the view a model sees, zoomed signs, attributes and a box.
 """
 
-from __future__ import annotations
-
 import io
 import random
 from dataclasses import dataclass, field

@@ -6,8 +6,6 @@ coordinates into its answer, so it is practised first, in texts of the form tool
 numbers, no place among them.
 """
 
-from __future__ import annotations
-
 import json
 import random
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,5 @@
 """Resumable checkpoints: written beside, synchronized to disk, then renamed, so that a kill leaves no partial one."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import json

@@ -1,7 +1,5 @@
 """What a training run would take: samples, steps and memory of each phase, before anything is loaded."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from dataclasses import dataclass

@@ -6,8 +6,6 @@ trainer shows; GRPO has the question alone for every picture, or for those that 
 kinds of pictures are the recipe's. The reward needs the address levels beside the point, so each row carries them.
 """
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

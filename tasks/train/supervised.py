@@ -1,7 +1,5 @@
 """SFT and cold start: packed conversations, the loss on the assistant's tokens alone."""
 
-from __future__ import annotations
-
 import logging
 import math
 from collections.abc import Callable, Iterator, Sequence

@@ -1,7 +1,5 @@
 """Validation during training: the held-out pictures asked about, scored as the recipe and the papers score."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any

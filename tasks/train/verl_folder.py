@@ -10,8 +10,6 @@
 | launch.yaml, launch.sh | verl's configuration with every figure of `train.grpo`, and the command |
 """
 
-from __future__ import annotations
-
 import json
 import math
 import shutil
