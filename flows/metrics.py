@@ -101,7 +101,7 @@ class RunMetrics:
 
 
 class _Files(Collector):
-    """What is read when it is asked for: budgets from the lake's local state, training from the files of its steps."""
+    """What is read when it is requested: budgets from the lake's local state, training from the files of its steps."""
 
     def __init__(self, config: Config, lake: Lake) -> None:
         self._config, self._lake, self._since = config, lake, time.time()

@@ -61,7 +61,7 @@ REFUSED = 1
 
 
 def dry_run(call: Call, stage: str) -> int:
-    """Print what is pending in each step of a stage, and what it would cost; no service is asked."""
+    """Print what is pending in each step of a stage, and what it would cost; no service is queried."""
     config = call.options().resolve()
     check_before(config, [stage])
     lake = existing_lake(call, read_only=True)
@@ -156,7 +156,7 @@ def described_gpus() -> list[tuple[int, str, float, float]]:
 
 
 def training_plan(config: Config, nodes: dict[str, dict[str, float]]) -> dict[str, dict[str, int]]:
-    """Which nodes the training workers go to, and the pools that are asked while they train."""
+    """Which nodes the training workers go to, and the pools that answer while they train."""
     from flows.pools import asked_pools  # with these comes Ray
     from tasks.train.on_workers import workers_wanted
 
@@ -304,7 +304,7 @@ def recipe_dry_run(call: Call, stages: Sequence[str]) -> int:
     """Print the paper's numbers beside ours and the cost of a whole recipe; the exit code is 0 whatever it costs.
 
     Items are the lake's pictures, or those of the paper where the lake has none. Tokens of a call are those of earlier
-    calls to the same model, else the assumptions above. Nothing is asked and no key is needed.
+    calls to the same model, else the assumptions above. Nothing is queried and no key is needed.
     """
     config = call.options().resolve()
     if "train" in stages:

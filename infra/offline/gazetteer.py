@@ -55,7 +55,7 @@ class Gazetteer:
         self.country = np.array([row["countrycode"] for row in rows])
         self.division = np.array([f"{row['countrycode']}.{row['admin1code']}" for row in rows])
         self._names = [row["name"] for row in rows]
-        # The other names of small towns are seldom asked for and take most of the memory; where signs are painted in
+        # The other names of small towns are seldom requested and take most of the memory; where signs are painted in
         # characters, they hold the characters.
         self._aliases = [
             tuple(row["alternatenames"]) if row["population"] >= 5000 or row["countrycode"] in _CHARACTERS else ()

@@ -30,7 +30,7 @@ def roles(settings: TiersSettings) -> tuple[str, ...]:
 
 
 def items(inputs: Inputs, settings: TiersSettings) -> pl.DataFrame:
-    """One item for each picture that a judge calls localizable or that none was asked about, if models are named."""
+    """One item for each picture that a judge calls localizable or that none has judged, if models are named."""
     judged = localizable_pictures(inputs)
     images = inputs.frame("images", "image_id", "sha256", "extension", "lat", "lon")
     judged_rows = judged.join(images, on="image_id").rename({"image_id": "id"})

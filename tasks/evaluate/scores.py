@@ -109,7 +109,7 @@ def scores(inputs: Inputs, settings: EvaluateSettings) -> tuple[pl.DataFrame, pl
 def _each_split(
     inputs: Inputs, settings: EvaluateSettings, rejects: list[Row]
 ) -> Iterator[tuple[str, pl.DataFrame, Row]]:
-    """Every whole evaluation with its rows and head; of the validation split, too, where it was asked for radii."""
+    """Every whole evaluation with its rows and head; of the validation split, too, where radii need it."""
     for split_settings in splits_asked(settings):
         whole, incomplete = answered_evaluations(inputs, split_settings)
         rejects += incomplete

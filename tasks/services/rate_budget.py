@@ -1,4 +1,4 @@
-"""How often a service may be asked: evenly over the minute, counted over the day.
+"""How often a service may be queried: evenly over the minute, counted over the day.
 
 `grant` is the whole rule, as a function of what was granted before and of the time. A `RateBudget` keeps that
 standing: in this process, in a file that all processes of a lake share, or in an actor that holds the file.
@@ -96,7 +96,7 @@ def give_back(standing: Standing, day: int, count: int) -> Standing:
 
 @dataclass(frozen=True)
 class Paused:
-    """How often and how long nothing was asked of a service, because it said that its limit was reached."""
+    """How often and how long nothing was requested of a service, because it said that its limit was reached."""
 
     until_s: float = 0.0  # unix time
     times: int = 0
@@ -169,12 +169,12 @@ class ProcessRateBudget:
             return standings.get(bucket, Standing())
 
     def pause(self, name: str, seconds: float) -> None:
-        """A service is to be asked nothing for this time; 0: it answers again."""
+        """A service is to be sent nothing for this time; 0: it answers again."""
         with self._books() as (_, pauses):
             pauses[name] = pause(pauses.get(name, Paused()), seconds, self._clock())
 
     def paused_s(self, name: str) -> float:
-        """Seconds for which a service still wants to be asked nothing."""
+        """Seconds for which a service still wants to be sent nothing."""
         with self._books() as (_, pauses):
             return paused_s(pauses.get(name, Paused()), self._clock())
 

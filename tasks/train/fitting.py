@@ -29,7 +29,7 @@ class Forecast:
     pictures: int
     memory: Needed
     advice: str
-    settings: TrainSettings  # with what `auto` stands for on the GPU that was asked about
+    settings: TrainSettings  # with what `auto` stands for on the GPU in question
 
     @property
     def engine_share(self) -> float:

@@ -135,7 +135,7 @@ def with_picture(samples: list[Sample], fast: TrainableModel, ranks: Ranks) -> l
 
 def even_out(packed: Sequence[Any], fast: TrainableModel, ranks: Ranks) -> Iterator[Any]:
     """The passes, and as many blank ones as the process with the most has more."""
-    missing = ranks.most(len(packed)) - len(packed)  # asked before the first pass: all processes are here then
+    missing = ranks.most(len(packed)) - len(packed)  # called before the first pass: all processes are here then
     yield from packed
     for _ in range(missing):
         yield fast.pack([fast.blank_sample()])

@@ -80,7 +80,7 @@ def conclude(request: ChatRequest, notes: Notes, belief: Belief, dice: random.Ra
 
 
 class ThoughtWriter:
-    """Words for one reply: a choice of wordings, and what was said before."""
+    """Words for one reply: a choice of wordings, and what it wrote before."""
 
     def __init__(self, request: ChatRequest) -> None:
         # A cold model says the same whatever its seed is.
@@ -93,7 +93,7 @@ class ThoughtWriter:
         return self._dice.choice(wordings)
 
     def scene(self, notes: Notes) -> list[str]:
-        """The picture as a scene, before anything else is said of it."""
+        """The picture as a scene, before all else."""
         if notes.picture is None or self._before:
             return []
         scene = notes.picture.scene

@@ -1,4 +1,4 @@
-"""An answer in the form that is asked for: labelled lines, JSON, or levels divided by semicolons.
+"""An answer in the form that is requested: labelled lines, JSON, or levels divided by semicolons.
 
 The form is read from the request's own words or its JSON schema, never assumed: a prompt that asks for `Country: ...`
 lines gets lines, one that shows a JSON object gets its keys in its order. Without a demand the answer is a JSON object.
@@ -39,7 +39,7 @@ def fill_schema(schema: dict[str, Any], known: dict[str, Any]) -> str:
     """JSON text that follows the schema; properties are matched to known values by name.
 
     With an empty schema (`json_object`) all known values are given. Where a name is not known, the
-    least telling value of its type is given, as a model does that was asked for what it cannot see.
+    least telling value of its type is given, as a model does that must name what it cannot see.
     """
     return json.dumps(_fill(schema, known, known, schema) if schema else known, ensure_ascii=False)
 

@@ -50,7 +50,7 @@ def _named_tool(request: ChatRequest) -> re.Match[str] | None:
 
 
 def _call_by_name(request: ChatRequest, rng: random.Random) -> Reply:
-    """The call that is asked for, as any model with tools makes it; its arguments are the word it is told."""
+    """The call that is requested, as any model with tools makes it; its arguments are the word it is told."""
     named = _named_tool(request)
     assert named is not None
     known = dict.fromkeys(request.tools[named["name"]].get("properties") or {}, named["word"] or "ok")

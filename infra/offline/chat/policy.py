@@ -126,7 +126,7 @@ def _searches(notes: Notes, belief: Belief) -> Iterable[Action]:
 
 
 def _why_geocode(address: str, belief: Belief) -> str:
-    """Of another town than the one in front it is said what speaks for it: it would come out of nowhere."""
+    """Another town than the one in front gets its reason: it would come out of nowhere."""
     if belief.best is not None and belief.best.city not in address:
         for guess in belief.guesses:
             if guess.city and f"{guess.city}, {guess.country_name}" in address:
@@ -180,7 +180,7 @@ def _anything(usable: dict[str, Tool], notes: Notes, belief: Belief) -> tuple[To
     }
     preferred = (GEOCODE, ZOOM, SEARCH, KEYWORD, TIPS, MAP, SATELLITE)
     purpose = next((purpose for purpose in preferred if purpose in usable), next(iter(usable)))
-    return usable[purpose], Action(purpose, values.get(purpose, place), "A tool call is asked for.", 0.0)
+    return usable[purpose], Action(purpose, values.get(purpose, place), "A tool call is requested.", 0.0)
 
 
 def spoil(name: str, arguments: str, dice: random.Random) -> tuple[str, str]:

@@ -1,4 +1,4 @@
-"""The tools a request offers: what each is for, and the argument that carries what is asked of it."""
+"""The tools a request offers: what each is for, and the argument that carries what it works on."""
 
 from dataclasses import dataclass
 from typing import Any

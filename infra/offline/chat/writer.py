@@ -2,7 +2,7 @@
 others.
 
 The fields come from the requested schema, or from the object the prompt shows; the values from the model's own look and
-belief. A field that is asked for is filled.
+belief. A field that is requested is filled.
 """
 
 import random
@@ -28,7 +28,7 @@ LEVELS = {"country": "CountryIdentification", "region": "RegionalGuess", "place"
 
 
 def wants_json(request: ChatRequest) -> bool:
-    """Whether JSON is asked for: by response format, or by an object in the prompt that is more than an answer."""
+    """Whether JSON is requested: by response format, or by an object in the prompt that is more than an answer."""
     return request.response_schema is not None or (not request.tools and bool(_shown_form(request)))
 
 
@@ -212,7 +212,7 @@ def _boxes(notes: Notes, dice: random.Random, temperature: float) -> list[dict[s
 
 
 def _queries(belief: Belief, answer: Answer, notes: Notes) -> list[dict[str, Any]]:
-    """Searches worth making, each with its own thought; what was newly read is said once, with the first."""
+    """Searches worth making, each with its own thought; what was newly read stands once, with the first."""
     queries = belief.queries[:MOST_PROPOSALS] or [f"{answer.value('location')} streets and shops"]
     hope = "names as rare as these should point to one place"
     if not belief.queries:

@@ -108,7 +108,7 @@ def actor_rate_budget(path: str) -> ActorRateBudget:
     if known is not None and _lives(known):
         return known
     # Begun again as often as its process dies: what it knows is in the file. A question that was under way then is
-    # asked again; if it was answered already, a few permits are counted but not used.
+    # sent again; if it was answered already, a few permits are counted but not used.
     _actors[node, job, path] = ActorRateBudget(ray.remote(BudgetFile).options(**_here()).remote(path))
     return _actors[node, job, path]
 

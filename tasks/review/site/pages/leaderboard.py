@@ -108,7 +108,7 @@ def _of_split(source: Source, scores: pl.DataFrame, newest: pl.DataFrame, chunks
 
 
 def _scores(source: Source) -> pl.DataFrame:
-    """The scores of this snapshot; a policy that was asked with tools and without has two names."""
+    """The scores of this snapshot; a policy that was queried with tools and without has two names."""
     return name_by_tools(
         source.read("scores").filter(pl.col("snapshot_id") == source.snapshot_id), source.read("predictions")
     )
