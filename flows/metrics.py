@@ -131,8 +131,8 @@ class _Files(Collector):
                 if allowance.per_day
             }
             for allowance in allowances.values():
-                standing = self._budgets.standing(f"{endpoint.base_url} {allowance.name}")
-                used = standing.used if standing.day == today else 0
+                state = self._budgets.state(f"{endpoint.base_url} {allowance.name}")
+                used = state.used if state.day == today else 0
                 rows.append(((name, allowance.day_setting), float((allowance.per_day or 0) - used)))
         about = "What is left of a service's budget of this day (UTC)."
         yield _gauge("service_requests_left", about, ["service", "limit"], rows)
