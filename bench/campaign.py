@@ -50,7 +50,6 @@ from bench.campaign_checks import (
     wrong_requests,
     wrong_rows,
 )
-from flows.prefect_auth import new_secret, server_environment
 from flows.servers import Server, listen_on
 from schemas.settings.services import OFFLINE_MAPILLARY_TOKEN
 from tasks.lake import Lake
@@ -223,23 +222,18 @@ def main() -> None:
     options = parser.parse_args()
     begin = time.monotonic()
     folder = Path(tempfile.mkdtemp(prefix="geofix-campaign-"))
-    listen_socket, api_door = listen_on(0), listen_on(0)
-    port, api_port = listen_socket.getsockname()[1], api_door.getsockname()[1]
-    url, api = f"http://127.0.0.1:{port}", f"http://127.0.0.1:{api_port}/api"
+    listen_socket = listen_on(0)
+    port = listen_socket.getsockname()[1]
+    url = f"http://127.0.0.1:{port}"
     here = [sys.executable, "-m"]
     size = ["--size", "200000", "--pano-width", "512"]
     world = Server(
         [*here, "infra.offline", "--port", str(port), *size], f"{url}/health", folder / "world.log", listen_socket
     )
-    # One for all runs: a start costs more than the work between two kills.
-    server = [*here, "infra.prefect_server", "--port", str(api_port)]
-    prefect = Server(server, f"{api}/health", folder / "prefect.log", api_door)
-    os.environ.update(server_environment(new_secret(), api_port), PREFECT_HOME=str(folder / "prefect"))
-    environment, chance = os.environ | {"PREFECT_API_URL": api}, random.Random(options.seed)
-    campaign = Campaign(folder, url, environment, options.images, options.providers, chance)
+    chance = random.Random(options.seed)
+    campaign = Campaign(folder, url, dict(os.environ), options.images, options.providers, chance)
     try:
         world.ensure()
-        prefect.ensure()
         print(
             f"{options.images:,} pictures, {options.faults:.0%} faults, {options.kills} kills, {options.providers}",
             flush=True,
@@ -255,7 +249,6 @@ def main() -> None:
         }
     finally:
         world.stop()
-        prefect.stop()
     lake = Lake(campaign.lake)
     found = wrong_rows(lake) + wrong_pictures(lake)
     found += [f"{part}: {line}" for part, one in repeats.items() for line in wrong_requests(one)]

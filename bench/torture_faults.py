@@ -42,7 +42,7 @@ class PrefectApi:
             "PREFECT_HOME": str(folder / "prefect"),
             "PREFECT_API_URL": api,
         }
-        self._command = [sys.executable, "-m", "infra.prefect_server", "--port", str(port), "--lifeline"]
+        self._command = [sys.executable, "-m", "prefect", "server", "start", "--host", "127.0.0.1", "--port", str(port)]
         self._health, self._log = f"{api}/health", folder / "prefect.log"
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -50,7 +50,7 @@ class PrefectApi:
         """Start it and wait until it answers."""
         with self._log.open("ab") as output:
             self._process = subprocess.Popen(
-                self._command, env={**os.environ, **self.variables}, stdin=subprocess.PIPE, stdout=output, stderr=output
+                self._command, env={**os.environ, **self.variables}, stdout=output, stderr=output
             )
         until = time.monotonic() + START_S
         while not answers(self._health):

@@ -15,6 +15,7 @@ from prefect.artifacts import (
     update_progress_artifact,
 )
 
+from flows.recording import is_recorded, publish
 from schemas.messages import money
 from tasks.runtime.items.outcome import StageResult, Tick
 from tasks.runtime.report import Report
@@ -34,6 +35,8 @@ class ProgressArtifact:
     def tick(self, tick: Tick) -> None:
         if not tick.todo or (time.monotonic() < self._next_s and not (tick.finished and self._artifact)):
             return
+        if not is_recorded():
+            return
         self._next_s = time.monotonic() + PROGRESS_EVERY_S
         percent = 100.0 * tick.done / tick.todo
         about = f"{self._stage}: {tick.done:,} of {tick.todo:,}, {tick.failed:,} failed"
@@ -52,7 +55,8 @@ def publish_step(result: StageResult, lake: str, more: str = "") -> None:
     counts = f"{result.kept:,} kept + {result.rejected:,} rejected + {result.failed:,} failed"
     before = f"; {result.skipped:,} done before" if result.skipped else ""
     logger.info("%s: %s in = %s%s, %.1f s", result.stage, f"{result.items_in:,}", counts, before, result.seconds)
-    create_markdown_artifact(
+    publish(
+        create_markdown_artifact,
         key=f"stage-{artifact_key(result.stage)}",
         markdown=step_markdown(result, lake) + more,
         description=f"{result.stage}: in = kept + rejected + failed",
@@ -63,15 +67,18 @@ def publish_counts(results: Sequence[StageResult]) -> None:
     """The counts of all steps of a run, as a table."""
     columns = ("stage", "skipped", "items_in", "kept", "rejected", "failed", "seconds")
     rows = [{column: _cell(getattr(result, column)) for column in columns} for result in results]
-    create_table_artifact(table=rows, key="counts", description="in = kept + rejected + failed, by step")
+    publish(create_table_artifact, table=rows, key="counts", description="in = kept + rejected + failed, by step")
 
 
 def publish_report(stage: str, report: Report, address: Callable[[str], str]) -> None:
     """A stage's report: its page with the addresses of its pictures, and a link to each one that a browser can open."""
     places = {picture: address(f"reports/{stage}/{picture.name}") for picture in report.pictures}
     listed = "".join(f"\n- {picture.name}: {markdown_place(place)}" for picture, place in places.items())
-    create_markdown_artifact(
-        key=f"report-{stage}", markdown=f"{report.markdown}\n{listed}\n", description=f"What {stage} made"
+    publish(
+        create_markdown_artifact,
+        key=f"report-{stage}",
+        markdown=f"{report.markdown}\n{listed}\n",
+        description=f"What {stage} made",
     )
     for picture, place in places.items():
         _link(f"report-{stage}-{picture.stem.replace('_', '-')}", place, picture.name, f"{picture.name} of {stage}")
@@ -79,7 +86,8 @@ def publish_report(stage: str, report: Report, address: Callable[[str], str]) ->
 
 def publish_verdict(verdict: str, report: str) -> None:
     """What checks and reviewer say of the snapshot."""
-    create_markdown_artifact(
+    publish(
+        create_markdown_artifact,
         key="verdict",
         markdown=f"{verdict}\n\nIts report: {markdown_place(report)}\n",
         description="Verdict of the review",
@@ -98,7 +106,7 @@ def _is_address(place: str) -> bool:
 
 def _link(key: str, place: str, text: str, about: str) -> None:
     if _is_address(place):
-        create_link_artifact(key=key, link=place, link_text=text, description=about)
+        publish(create_link_artifact, key=key, link=place, link_text=text, description=about)
 
 
 def step_markdown(result: StageResult, lake: str) -> str:

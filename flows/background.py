@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -223,9 +223,10 @@ def _start(options: RunOptions, lake: Lake, port: int | None = None) -> None:
         return process
 
     server = launch(SERVER, [*prefect, "server", "start", "--host", "127.0.0.1", "--port", str(port)])
-    wait_until_healthy(server, f"{api}/health", folder / "prefect-server.log", "the Prefect server")
-    _say([*prefect, "work-pool", "create", POOL, "--type", "process", "--overwrite"], environment)
-    state.deployments = _deploy(folder, prefect, environment, deployed_options(options, lake))
+    with _prefect_commands(environment) as run_prefect:
+        wait_until_healthy(server, f"{api}/health", folder / "prefect-server.log", "the Prefect server")
+        state.deployments, deploy = _deployments(folder, deployed_options(options, lake))
+        run_prefect(["work-pool", "create", POOL, "--type", "process", "--overwrite"], deploy)
     _refuse_unknown_parameters(api, lake_secret(lake), state.deployments)
     if config.offline.serve and is_free(config.offline.port):
         with listen_on(config.offline.port) as listen_socket:  # or a run that begins now could take it meanwhile
@@ -233,8 +234,8 @@ def _start(options: RunOptions, lake: Lake, port: int | None = None) -> None:
     launch(WORKER, [*prefect, "worker", "start", "--pool", POOL, "--type", "process"])
 
 
-def _deploy(folder: Path, prefect: list[str], environment: dict[str, str], options: dict[str, Any]) -> dict[str, str]:
-    """Every deployment of prefect.yaml with these options; returns their schedules by name."""
+def _deployments(folder: Path, options: dict[str, Any]) -> tuple[dict[str, str], list[str]]:
+    """The schedules of each deployment of prefect.yaml by name, and the command that deploys with these options."""
     project = yaml.safe_load((ROOT / "prefect.yaml").read_text())
     del project["build"]  # values from GEOFIX_* variables; here they come from the command
     schedules = {}
@@ -249,9 +250,33 @@ def _deploy(folder: Path, prefect: list[str], environment: dict[str, str], optio
         schedules[f"{flow}/{deployment['name']}"] = ", ".join(crons) or "by hand"
     own = folder / "prefect.yaml"
     own.write_text(yaml.safe_dump(project, sort_keys=False))
-    # All at once: the start of Prefect's command takes longer than what it does.
-    _say([*prefect, "--no-prompt", "deploy", "--all", "--prefect-file", str(own)], environment)
-    return schedules
+    return schedules, ["--no-prompt", "deploy", "--all", "--prefect-file", str(own)]
+
+
+@contextlib.contextmanager
+def _prefect_commands(environment: dict[str, str]) -> Iterator[Callable[..., None]]:
+    """A process that loads Prefect at once, and a function that has it run commands and raises where one fails."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "flows.prefect_commands"],
+        cwd=ROOT,
+        env=environment,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+    def run(*commands: list[str]) -> None:
+        output, _ = process.communicate(json.dumps(commands))
+        if process.returncode:
+            last = "".join(output.strip().splitlines()[-1:])
+            raise GeofixError(f"Prefect's {' or '.join(' '.join(c[:2]) for c in commands)} failed: {last[:300]}")
+
+    with process:
+        try:
+            yield run
+        finally:
+            process.kill()
 
 
 def _refuse_unknown_parameters(api: str, secret: str, deployments: Iterable[str]) -> None:
@@ -269,13 +294,6 @@ def _refuse_unknown_parameters(api: str, secret: str, deployments: Iterable[str]
             deployment = ask("GET", f"/deployments/name/{name}").json()
             schema = {**deployment["parameter_openapi_schema"], "additionalProperties": False}
             ask("PATCH", f"/deployments/{deployment['id']}", {"parameter_openapi_schema": schema})
-
-
-def _say(command: list[str], environment: dict[str, str]) -> None:
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
-    if done.returncode:
-        last = (done.stderr.strip() or done.stdout.strip()).splitlines()[-1:]
-        raise GeofixError(f"`{' '.join(command[2:5])}` failed: {''.join(last)[:300]}")
 
 
 def stop_process(pid: int, started: str | None) -> bool:

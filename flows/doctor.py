@@ -18,17 +18,16 @@ from typing import Literal
 
 import httpx
 
-from flows.background import running_api
 from flows.order import STAGES, roles_of, services_of
 from flows.servers import answers
 from schemas.config import Config
 from schemas.errors import GeofixError
 from schemas.extras import EXTRAS, install_command, missing_modules
+from schemas.settings.pools import VLLM_PYTHON
 from tasks.lake import Lake
 from tasks.lake.location import Location
 from tasks.lake.state import state_folder
 from tasks.runtime.items.identity import code_version
-from tasks.runtime.on_ray.model_pools import VLLM_PYTHON
 from tasks.services import MissingKeys, connect
 from tasks.train.opening import check_base, require_base
 
@@ -178,6 +177,8 @@ def _reach(url: str) -> tuple[Verdict, str]:
 
 
 def _prefect(config: Config) -> Finding:
+    from flows.background import running_api
+
     api = os.environ.get("PREFECT_API_URL")
     if api:
         verdict, text = _reach(f"{api.rstrip('/')}/health")

@@ -8,10 +8,10 @@ from typing import Any, cast
 from prefect import flow, task
 from prefect.cache_policies import NO_CACHE
 from prefect.runtime import flow_run
-from prefect.utilities.annotations import quote
 
 from flows.artifacts import publish_step
 from flows.options import RunOptions
+from flows.recording import run_task
 from flows.session import Session, open_session
 from flows.states import state_of
 from tasks.ingest import IngestResult, Survey, check_dataset, dataset_name, ingest_table, survey_table
@@ -40,7 +40,7 @@ def ingest(file: str, options: RunOptions = RunOptions()) -> IngestResult:
             check_dataset(session.lake, survey, dataset, settings, session.config.plan)
         bring_in = _bring_in.with_options(task_run_name=f"ingest {dataset}")
         work = _Work(session, survey, dataset)
-        bring_in(quote(work))  # quoted: Prefect looks for no futures inside
+        run_task(bring_in, work)
         assert work.result is not None  # or the task would have raised
         return _with_state(work.result)
 

@@ -17,6 +17,7 @@ import polars as pl
 from flows.display import display
 from flows.options import RunOptions
 from flows.order import flow_of
+from flows.recording import run_flow
 from flows.servers import Server, held_offline_world
 from flows.trained import OWN_PRICE, model_server
 from schemas.config import Config
@@ -276,7 +277,7 @@ class Sweep:
         return self.options.model_copy(update={"recipe": self.name, "overrides": [*self.options.overrides, *mine]})
 
     def _flow(self, name: str, settings: Mapping[str, Any], **parameters: Any) -> None:
-        results: list[StageResult] = flow_of(name)(options=self._options(settings), **parameters)
+        results: list[StageResult] = run_flow(flow_of(name), options=self._options(settings), **parameters)
         failed = sum(result.failed for result in results)
         if failed:
             raise RowFailed(f"{failed:,} rows of {name} failed and are retried by the next run: `geofix show failures`")
@@ -285,7 +286,7 @@ class Sweep:
         """The places that were requested: planned, collected, curated, and approved by rule in an offline world."""
         options = self._options({"plan.places": self.places})
         is_offline = (options.profile or "offline") != "production"
-        flow_of("refresh")(options=options.model_copy(update={"demo": is_offline, "snapshot": None}))
+        run_flow(flow_of("refresh"), options=options.model_copy(update={"demo": is_offline, "snapshot": None}))
 
     # What is stored -------------------------------------------------------------------------------------------
 

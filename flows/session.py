@@ -3,6 +3,7 @@
 import contextlib
 import os
 from collections.abc import Callable, Collection, Iterator, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -35,6 +36,9 @@ if TYPE_CHECKING:
     from flows.metrics import RunMetrics
     from flows.pools import RunPools
     from flows.run_log import RunLog
+
+
+running_flow: ContextVar[str] = ContextVar("running_flow", default="")  # the name of a flow that Prefect does not run
 
 
 @dataclass
@@ -164,7 +168,7 @@ def open_session(options: RunOptions, stages: Sequence[str]) -> Iterator[Session
 def _run_names() -> dict[str, str]:
     from prefect.runtime import flow_run
 
-    return {"flow": flow_run.flow_name or "", "flow_run_id": str(flow_run.id or "")}
+    return {"flow": flow_run.flow_name or running_flow.get(), "flow_run_id": str(flow_run.id or "")}
 
 
 def _label_run(options: RunOptions, config: Config) -> None:
@@ -207,7 +211,7 @@ def _notify(
         config.notify,
         event,
         safe_text(message, secrets, 500),
-        flow=flow_run.flow_name,
+        flow=flow_run.flow_name or running_flow.get(),
         flow_run_id=flow_run.id,
         lake=config.lake,
         snapshot_id=snapshot_id,

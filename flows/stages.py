@@ -9,11 +9,11 @@ from prefect.cache_policies import NO_CACHE
 from prefect.client.schemas.objects import TaskRun
 from prefect.runtime import deployment, flow_run, task_run
 from prefect.tasks import exponential_backoff
-from prefect.utilities.annotations import quote
 
 from flows.artifacts import ProgressArtifact, publish_counts, publish_report, publish_step
 from flows.decision import conclude_review
 from flows.order import REVIEW, STAGES, report_of, segments, services_of
+from flows.recording import run_task
 from flows.session import Session
 from flows.states import StepOutage, is_outage, merged, outages_of, step_state
 from flows.trained import trained_model
@@ -94,7 +94,7 @@ def _run_step(session: Session, step: Stage | ColumnStage, settings: Any, contex
         task_run_name=step.name, retries=retries, retry_delay_seconds=exponential_backoff(flows.retry_delay_s)
     )
     try:
-        task(quote(_Work(session, step, settings, context, retries)))  # quoted: Prefect looks for no futures inside
+        run_task(task, _Work(session, step, settings, context, retries))
     finally:
         if session.run_log is not None:
             session.run_log.task_run_id = None
@@ -118,7 +118,7 @@ def run_step(work: Any) -> State[StageResult]:
         require_suites(session.lake, result.output_versions, result.run_id)
     publish_step(result, session.lake.uri)
     outages = outages_of(result)
-    if outages and task_run.run_count <= work.retries:
+    if outages and work.retries and task_run.run_count <= work.retries:
         raise StepOutage(f"{outages:,} rows of {step} failed because a service is out or over its limit")
     tell_exhausted(session, result)
     return step_state(result)

@@ -13,7 +13,8 @@ from flows.cli.command import Call
 from flows.cli.printing import how_to_activate, program
 from tasks.agent.attempt import name_by_tools
 from tasks.evaluate.coverage import benchmark_coverage
-from tasks.evaluate.score_report import format_metric, newest_evaluations
+from tasks.evaluate.file_report import format_metric
+from tasks.evaluate.score_report import newest_evaluations
 from tasks.lake import Lake
 from tasks.review.coverage import coverage, coverage_lines
 from tasks.runtime.items.outcome import StageResult

@@ -42,9 +42,9 @@ def score(
     ] = None,
 ) -> int:
     """Score the predictions of any system with every metric; of several files side by side, with paired tests."""
+    from tasks.evaluate.file_report import render_report, render_side_by_side
     from tasks.evaluate.prediction_file import parse_columns
     from tasks.evaluate.predictions import compare_reports, score_file, write_rows
-    from tasks.evaluate.score_report import render_report, render_side_by_side
 
     named = parse_columns(columns)
     reports = [score_file(file, columns=named, by=by) for file in files]

@@ -76,10 +76,11 @@ def _by_options(message: str, call: Call) -> str:
 
 def _run_flow(survey: Survey, call: Call) -> IngestResult:
     from flows.ingest import ingest, surveyed
+    from flows.recording import run_flow
 
     token = surveyed.set(survey)
     try:
-        result: IngestResult = ingest(str(survey.table.path), call.options())
+        result: IngestResult = run_flow(ingest, str(survey.table.path), call.options())
         return result
     finally:
         surveyed.reset(token)

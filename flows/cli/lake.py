@@ -3,6 +3,7 @@
 import dataclasses
 import sys
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import polars as pl
@@ -15,18 +16,13 @@ from flows.cli.printing import one_line, print_json
 from schemas.errors import InputError, LakeError
 from schemas.tables import TABLES
 from tasks.lake import Lake
-from tasks.lake.backup import check_backup, copy_lake
-from tasks.lake.maintain import maintain
-from tasks.lake.migrate import migrate, pending_migrations
-from tasks.lake.trace import trace
-from tasks.lake.verify import verify
-from tasks.runtime.items.identity import new_run_id
 
 
 def list_tables(call: Call) -> int:
     """Every table with its rows and version; one that cannot be read with the reason, and exit code 1."""
     lake = existing_lake(call, read_only=True)
-    counts = [_counts(lake, name) for name in lake.existing()]
+    with ThreadPoolExecutor() as pool:  # opening a table is delta-rs' work, which other threads need not wait for
+        counts = list(pool.map(lambda name: _counts(lake, name), lake.existing()))
     damaged = [row for row in counts if "damaged" in row]
     if call.as_json:
         print_json(counts)
@@ -56,6 +52,8 @@ def _counts(lake: Lake, name: str) -> dict[str, Any]:
 
 def trace_row(call: Call, row_id: str) -> int:
     """The origin of a row, printed from the row to the request that fetched its picture."""
+    from tasks.lake.trace import trace
+
     steps = trace(existing_lake(call, read_only=True), row_id)
     if call.as_json:
         print_json([dataclasses.asdict(step) for step in steps])
@@ -86,6 +84,8 @@ def existing_lake(call: Call, *, read_only: bool = False) -> Lake:
 
 def maintain_lake(call: Call, dry_run: bool) -> int:
     """Do the maintenance and print what it freed."""
+    from tasks.lake.maintain import maintain
+
     lake = existing_lake(call, read_only=True)  # a full disk does not keep it from freeing some
     done = maintain(lake, call.options().resolve().maintain, dry_run)
     freed = sum(job.bytes for job in done)
@@ -103,6 +103,9 @@ def maintain_lake(call: Call, dry_run: bool) -> int:
 
 def migrate_lake(call: Call, dry_run: bool) -> int:
     """Print what each table needs, and do it unless it is a dry run."""
+    from tasks.lake.migrate import migrate, pending_migrations
+    from tasks.runtime.items.identity import new_run_id
+
     lake = existing_lake(call, read_only=dry_run)
     migrations, run_id = list(pending_migrations(lake)), new_run_id("migrate")
     for migration in migrations:
@@ -130,6 +133,8 @@ def back_up(call: Call, to: str, quick: bool) -> int:
 
 def restore_lake(call: Call, source: str, quick: bool) -> int:
     """Copy a backup to the configured place, which must be empty, and check it."""
+    from tasks.lake.backup import check_backup
+
     lake = Lake(call.options().resolve().lake, read_only=True)
     if lake.existing():
         raise InputError(f"there is a lake at {lake.uri} already; name an empty place with --lake")
@@ -139,6 +144,8 @@ def restore_lake(call: Call, source: str, quick: bool) -> int:
 
 
 def _copied(call: Call, source: Lake, target: Lake, quick: bool) -> int:
+    from tasks.lake.backup import copy_lake
+
     def progress(done: int, count: int) -> None:
         if not (call.quiet or call.as_json) and (done % 500 == 0 or done == count):
             print(f"{done:,} of {count:,} files", file=sys.stderr, flush=True)
@@ -159,6 +166,8 @@ def verify_lake(call: Call, quick: bool) -> int:
 
 def verified(call: Call, lake: Lake, quick: bool, told: Mapping[str, Any] | None = None) -> int:
     """Print what is wrong with a lake, as it is found, after what else is `told`; exit code 1 if anything is."""
+    from tasks.lake.verify import verify
+
     problems = []
     for problem in verify(lake, quick):
         problems.append(problem)

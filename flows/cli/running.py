@@ -32,7 +32,9 @@ def run_flow(name: str, call: Call, **parameters: Any) -> int:
         if idle is None:
             check_writers()
             with prefect_ready(lake, shown, call.debug, config.flows.record_commands):
-                results = flow_of(name)(options=call.options(), **parameters)
+                from flows.recording import run_flow
+
+                results = run_flow(flow_of(name), options=call.options(), **parameters)
         else:
             results = idle
     if call.as_json:
@@ -61,45 +63,30 @@ def shown_progress(call: Call) -> Iterator[Display]:
 
 @contextlib.contextmanager
 def prefect_ready(lake: "Lake", shown: Display, debug: bool = False, record: bool = False) -> Iterator[None]:
-    """Prefect's settings in place, before it is imported, and its server reachable.
+    """The flows loaded; Prefect's settings are in place before it is imported.
 
-    The server is that of PREFECT_API_URL, else to `record` the one `geofix up` started for this lake, else one of our
-    own that ends with this command, with a database that `up` does not show. Prefect's own folder lies beside the lake,
-    and its logs stay out of our lines. Standard output is for the result alone: what Ray and Prefect print there goes
-    to standard error.
+    A server records the run where PREFECT_API_URL names one, or to `record` where `geofix up` started one for this
+    lake. Without a server flows run as plain functions (`flows.recording.run_flow`). Prefect's own folder lies beside
+    the lake, and its logs stay out of our lines. Standard output is for the result alone: what Ray and Prefect print
+    there goes to standard error.
     """
-    from flows.background import use_running_server
-    from flows.prefect_auth import new_secret, server_environment
-    from flows.servers import Server, listen_on
-
     home = lake.state / "prefect-private"
     home.mkdir(parents=True, exist_ok=True)
     os.environ.setdefault("PREFECT_HOME", str(home))
     os.environ.setdefault("PREFECT_LOGGING_LEVEL", "DEBUG" if debug else "CRITICAL")
-    os.environ.setdefault("PREFECT_SERVER_LOGGING_LEVEL", "CRITICAL")
-    shown.phase("loading Prefect")
+    shown.phase("loading the flow")
     if isinstance(shown, Reporter):
         shown.state = lake.state
-    server = None
-    is_named = record or "PREFECT_API_URL" in os.environ
-    if not is_named or use_running_server(lake) is None:
-        listen_socket = listen_on(0)
-        port = listen_socket.getsockname()[1]
-        api = f"http://127.0.0.1:{port}/api"
-        os.environ.update(server_environment(new_secret(), port), PREFECT_API_URL=api)
-        command = [sys.executable, "-m", "infra.prefect_server", "--port", str(port)]
-        server = Server(command, f"{api}/health", lake.state / "prefect-server.log", listen_socket, name="Prefect")
-        server.begin()
-    try:
-        with contextlib.redirect_stdout(sys.stderr):
-            importlib.import_module("flows.stages")  # takes seconds, as the server's start does: both at once
-            if server is not None:
-                server.ensure()
-            shown.phase("loading the flow")
-            yield
-    finally:
-        if server is not None:
-            from flows.run_log import flush
+    if record or "PREFECT_API_URL" in os.environ:
+        from flows.background import use_running_server
 
-            flush()  # lines that are still on their way would find no server
-            server.stop()
+        use_running_server(lake)
+    with contextlib.redirect_stdout(sys.stderr):
+        importlib.import_module("flows.stages")  # takes seconds
+        try:
+            yield
+        finally:
+            if "PREFECT_API_URL" in os.environ:
+                from flows.run_log import flush
+
+                flush()  # lines that are still on their way

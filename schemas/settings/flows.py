@@ -29,13 +29,13 @@ class FlowSettings(Settings):
     record_commands: bool = Field(
         False,
         description="commands in the terminal are recorded by the Prefect server of `geofix up`, if it runs for the "
-        "lake; otherwise by one of their own that ends with them",
+        "lake; otherwise by none, unless PREFECT_API_URL names one",
         json_schema_extra=OPERATIONAL,
     )
     record_idle: bool = Field(
         False,
-        description="a command with nothing to do is a run in Prefect and in the table `runs` too; otherwise it ends "
-        "at once",
+        description="a command with nothing to do is a row of the table `runs` too, and a run of Prefect where that "
+        "records commands; otherwise it ends at once",
         json_schema_extra=OPERATIONAL,
     )
     reports_url: str | None = Field(

@@ -7,6 +7,7 @@ from pydantic import Field, model_validator
 from schemas.settings.base import OPERATIONAL, Settings
 
 NAMESPACE = "geofix"  # of our actors in Ray
+VLLM_PYTHON = "GEOFIX_VLLM_PYTHON"  # the variable that names the Python of the engine's environment
 TRAINED_MODELS = "trained"  # as `model`: whichever trained models a stage asks, each in a pool of its own
 
 

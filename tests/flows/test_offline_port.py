@@ -15,7 +15,6 @@ from infra.offline.faults import Faults
 from infra.offline.server import create_app, make_server, serving
 from infra.offline.server import main as offline_main
 from infra.offline.world import World
-from infra.prefect_server import main as prefect_main
 from infra.serve.server import main as serve_main
 from schemas.config import Config
 
@@ -82,7 +81,7 @@ def test_a_world_somebody_keeps_is_used_and_its_oddities_told(tmp_path: Path, ca
         assert f"using the offline world that runs at port {port}, with 1 fault rules" in caplog.text
 
 
-@pytest.mark.parametrize("main", [offline_main, prefect_main, serve_main])
+@pytest.mark.parametrize("main", [offline_main, serve_main])
 def test_every_server_of_ours_takes_an_open_socket(
     main: Callable[[list[str]], int], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -8,9 +8,9 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import httpx
 import pytest
 
+from flows.servers import free_port, wait_until_healthy
 from tasks.lake import Lake
 
 pytestmark = pytest.mark.whole
@@ -20,8 +20,6 @@ PROGRAM = """
 import functools, os, sys, time
 from pathlib import Path
 
-import httpx
-import pytest
 import polars as pl
 from ray import cloudpickle
 from flows.cli.command import Call, run_command
@@ -52,12 +50,12 @@ def action():
     say = functools.partial(print, file=sys.stdout, flush=True)  # the result's, before it is kept for that alone
     with prefect_ready(lake, Display()):
         from prefect import flow, task
+        from flows.recording import run_flow, run_task
 
-        say(os.environ["PREFECT_API_URL"], os.environ["PREFECT_API_AUTH_STRING"])
         progress = lambda tick: say("done" if tick.done else "begun")
         context = Context(lake, connect(ServicesSettings(), {}), progress=progress)
-        stay = task(lambda: run(STAGE, Nothing(), context), name="stay")
-        flow(lambda: stay(), name="stay")()
+        stay = task(lambda _: run(STAGE, Nothing(), context), name="stay")
+        run_flow(flow(lambda: run_task(stay, None), name="stay"))
     return 0
 
 run_command(Call(), action)
@@ -90,14 +88,28 @@ def said(process: subprocess.Popen[str]) -> str:
     return process.stdout.readline().strip()
 
 
-def test_a_signal_ends_a_flow_with_what_is_finished_saved(tmp_path: Path) -> None:
-    # The others use the first one's Prefect server, and so end first.
-    running = {signal.SIGTERM: start(tmp_path / "SIGTERM")}
+@pytest.fixture(params=[False, True], ids=["plain", "recorded"])
+def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[dict[str, str]]:
+    """The environment of a command: without a Prefect server, and with one."""
+    if not request.param:
+        yield {}
+        return
+    port = free_port()
+    variables = {"PREFECT_API_URL": f"http://127.0.0.1:{port}/api", "PREFECT_HOME": str(tmp_path / "prefect")}
+    command = [sys.executable, "-m", "prefect", "server", "start", "--host", "127.0.0.1", "--port", str(port)]
+    with (tmp_path / "server.log").open("w") as log:
+        process = subprocess.Popen(command, env={**os.environ, **variables}, stdout=log, stderr=log)
     try:
-        api, secret = said(running[signal.SIGTERM]).split()
-        assert httpx.post(f"{api}/flow_runs/filter", json={}, trust_env=False).status_code == 401
-        server = {"PREFECT_API_URL": api, "PREFECT_API_AUTH_STRING": secret}
-        running |= {one: start(tmp_path / one.name, **server) for one in (signal.SIGINT, signal.SIGHUP)}
+        wait_until_healthy(process, f"{variables['PREFECT_API_URL']}/health", tmp_path / "server.log")
+        yield variables
+    finally:
+        process.terminate()
+        process.wait(60)
+
+
+def test_a_signal_ends_a_flow_with_what_is_finished_saved(tmp_path: Path, server: dict[str, str]) -> None:
+    running = {one: start(tmp_path / one.name, **server) for one in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)}
+    try:
         for number, code in ((signal.SIGINT, 130), (signal.SIGHUP, 129), (signal.SIGTERM, 143)):
             process = running[number]
             while said(process) not in ("done", ""):

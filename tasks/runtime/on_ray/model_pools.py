@@ -23,7 +23,7 @@ import ray
 from ray.exceptions import ActorUnavailableError, RayActorError, RayError, RayTaskError
 
 from schemas.errors import GeofixError
-from schemas.settings.pools import NAMESPACE, Pool
+from schemas.settings.pools import NAMESPACE, VLLM_PYTHON, Pool
 from schemas.settings.spread import SpreadSettings
 from tasks.runtime.items.identity import digest
 from tasks.runtime.on_ray.engine_actor import engine_actor_class
@@ -36,7 +36,6 @@ NOTICE_S = 60.0  # Ray takes up to half a minute to notice that a node is lost
 CALL_S = 600.0  # for a call of the keeper: its process imports Serve first, and starts it
 # Of Serve's controller, which is started by the keeper: its 5 s are too short for a proxy that has to import first.
 PATIENCE = {"RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "60", "RAY_SERVE_PROXY_HEALTH_CHECK_TIMEOUT_S": "60"}
-VLLM_PYTHON = "GEOFIX_VLLM_PYTHON"
 HEAD = "node:__internal_head__"  # a resource that only the head of a cluster has
 # Of every vLLM pool, unless `engine_args` says otherwise: what `geofix serve --engine vllm` gives as well.
 ENGINE_ARGS: dict[str, Any] = {

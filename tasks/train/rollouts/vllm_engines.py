@@ -31,8 +31,9 @@ from safetensors.torch import save_file
 from torch.multiprocessing.reductions import reduce_tensor
 
 from schemas.errors import GeofixError
+from schemas.settings.pools import VLLM_PYTHON
 from schemas.settings.train import RolloutVllmSettings
-from tasks.runtime.on_ray.model_pools import VLLM_PYTHON, vllm_python
+from tasks.runtime.on_ray.model_pools import vllm_python
 from tasks.train.encoding import Encoder
 from tasks.train.fast.adapters import merged_state
 from tasks.train.fast.model import FastModel

@@ -9,9 +9,9 @@ import pytest
 from scipy.stats import beta
 
 from schemas.errors import InputError
+from tasks.evaluate.file_report import render_report, render_side_by_side
 from tasks.evaluate.prediction_file import PredictionsError, parse_columns
 from tasks.evaluate.predictions import compare_reports, score_file, write_rows
-from tasks.evaluate.score_report import render_report, render_side_by_side
 from tasks.reward.metrics import compare, summarize
 
 

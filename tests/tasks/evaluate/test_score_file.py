@@ -6,9 +6,9 @@ from typing import Any
 import polars as pl
 import pytest
 
+from tasks.evaluate.file_report import render_report
 from tasks.evaluate.prediction_file import PredictionsError
 from tasks.evaluate.predictions import Report, score_file
-from tasks.evaluate.score_report import render_report
 
 ROWS: list[dict[str, Any]] = [
     {"id": "a1", "answer": "<answer>48.8566, 2.3522</answer>", "true_lat": 48.8566, "true_lon": 2.3522},
