@@ -13,7 +13,7 @@ from typing import Any
 from infra.offline.chat.answer_form import Answer, field_of, fill_schema, shown_keys
 from infra.offline.chat.beliefs import LARGEST, Belief, Guess
 from infra.offline.chat.clues import areas_in, street_in
-from infra.offline.chat.consistency import conclude, read_reasoning
+from infra.offline.chat.consistency import conclude
 from infra.offline.chat.notes import Notes
 from infra.offline.chat.observer import facts_of
 from infra.offline.chat.placenames import division_of_area, place_names, towns_of_area
@@ -151,7 +151,7 @@ def _by_area(answer: Answer, guess: Guess | None, words: list[str], streets: lis
 
 def levels_of_notes(text: str) -> dict[str, Any]:
     """The levels as a person's notes support them: their sentences and names, and nothing else."""
-    conclusions = conclude(read_reasoning(text))
+    conclusions, _ = conclude(text)
     sentences = [part.strip() for part in re.split(r"(?<=[.!?;])\s+|\n", text) if part.strip()]
     names = {level: conclusion.name for level, conclusion in conclusions.items()}
     taken: set[str] = set()
