@@ -337,8 +337,8 @@ def _read_message(raw: _Message, where: str, takes_pictures: bool) -> Message:
 def _check_tool_order(messages: tuple[Message, ...]) -> None:
     """Each tool message answers a call just made, and each call is answered before the talk goes on."""
     open_ids: set[str] = set()
-    for i, message in enumerate(messages):
-        if message.role == "tool":
+    for i, message in enumerate((*messages, None)):
+        if message is not None and message.role == "tool":
             if message.tool_call_id not in open_ids:
                 text = (
                     "Invalid parameter: messages with role 'tool' must be a response to "
@@ -348,18 +348,12 @@ def _check_tool_order(messages: tuple[Message, ...]) -> None:
             open_ids.discard(message.tool_call_id)
             continue
         if open_ids:
-            _raise_unanswered(open_ids, i)
-        open_ids = {call.id for call in message.tool_calls}
-    if open_ids:
-        _raise_unanswered(open_ids, len(messages))
-
-
-def _raise_unanswered(open_ids: set[str], at: int) -> None:
-    text = (
-        "An assistant message with 'tool_calls' must be followed by tool messages responding to each 'tool_call_id'. "
-        f"The following tool_call_ids did not have response messages: {', '.join(sorted(open_ids))}"
-    )
-    raise bad(text, f"messages.[{at}].role")
+            text = (
+                "An assistant message with 'tool_calls' must be followed by tool messages responding to each "
+                f"'tool_call_id'. These tool_call_ids did not have response messages: {', '.join(sorted(open_ids))}"
+            )
+            raise bad(text, f"messages.[{i}].role")
+        open_ids = {call.id for call in message.tool_calls} if message is not None else set()
 
 
 def _read_tool_choice(raw: Any, tools: dict[str, dict[str, Any]]) -> str:
