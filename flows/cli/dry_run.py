@@ -250,8 +250,8 @@ def train_dry_run(call: Call, size: str | None = None) -> int:
     ]
     console.print(_table(columns, rows, ("phase",)))
     for device in seen:
-        free, whole = device.free / GIB, device.total / GIB
-        console.print(f"GPU {device.index}: {device.name}, {free:.0f} of {whole:.0f} GiB free")
+        free, total_gib = device.free / GIB, device.total / GIB
+        console.print(f"GPU {device.index}: {device.name}, {free:.0f} of {total_gib:.0f} GiB free")
     for name, places in plan.items():
         console.print(f"{name}: " + ", ".join(f"{count} on {node}" for node, count in places.items()))
     if not any(node.get("GPU", 0) >= 1 for node in nodes.values()):

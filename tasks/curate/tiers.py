@@ -72,7 +72,7 @@ def tier_of(answers: pl.DataFrame, settings: TiersSettings) -> pl.DataFrame:
     """`image_id`, `sha256` and `tier` of the pictures whose models have all answered."""
     right = (pl.col("error_km") <= settings.easy_km).fill_null(False).sum()
     grouped = answers.filter(pl.col("model").is_in(settings.models)).group_by("image_id", "sha256")
-    counted = grouped.agg(right=right, asked=pl.len()).filter(pl.col("asked") == len(settings.models))
+    counted = grouped.agg(right=right, answers=pl.len()).filter(pl.col("answers") == len(settings.models))
     tier = pl.when(pl.col("right") >= settings.least_right).then(pl.lit("easy")).otherwise(pl.lit("hard"))
     return counted.select("image_id", "sha256", tier=tier)
 

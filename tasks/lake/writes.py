@@ -353,8 +353,8 @@ def no_space(name: str, where: str) -> LakeUnwritable:
 
 
 def write_error(name: str, where: str, error: BaseException) -> LakeError:
-    whole = str(error)
-    if getattr(error, "errno", None) == 28 or "os error 28" in whole or "No space left" in whole or is_full(where):
+    message = str(error)
+    if getattr(error, "errno", None) == 28 or "os error 28" in message or "No space left" in message or is_full(where):
         return no_space(name, where)
     return LakeUnwritable(f"table '{name}' in {where} cannot be written: {first_line(error)}")
 

@@ -97,10 +97,10 @@ class Download:
 
     def join(self, data: bytes) -> bytes:
         """The whole file, of which this is the last part; ValueError if the parts do not add up."""
-        whole, self.data = self.data + data, b""
-        if len(whole) != self.length:
+        complete_body, self.data = self.data + data, b""
+        if len(complete_body) != self.length:
             raise ValueError("the parts do not add up to the file")
-        return whole
+        return complete_body
 
 
 @dataclass(frozen=True)

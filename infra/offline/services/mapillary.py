@@ -345,8 +345,8 @@ def _line(images: list[ImageRecord], x: int, y: int) -> list[dict[str, Any]]:
     lines = [part if len(part) > 1 else [part[0], (part[0][0] + 1, part[0][1])] for part in parts if part]
     if not lines:
         return []
-    whole = {"type": "LineString", "coordinates": lines[0]}
-    geometry = whole if len(lines) == 1 else {"type": "MultiLineString", "coordinates": lines}
+    line_geometry = {"type": "LineString", "coordinates": lines[0]}
+    geometry = line_geometry if len(lines) == 1 else {"type": "MultiLineString", "coordinates": lines}
     first = images[0]
     shown = {"id": first.sequence_id, "image_id": int(first.image_id), "captured_at": first.captured_at_ms}
     return [{"geometry": geometry, "properties": {**shown, "is_pano": first.is_pano, **_organization(first)}}]

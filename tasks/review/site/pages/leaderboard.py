@@ -277,9 +277,9 @@ def _masked(values: dict[tuple[str, str], dict[str, Any]]) -> list[Block]:
     rows = []
     for policy in sorted({name for name, _ in values if " without " in name}):
         base_policy, _, cue = policy.partition(" without ")
-        whole = f"{base_policy} whole"
+        plain = f"{base_policy} whole"
         cells = [
-            f"{_slice_cell(metric, values.get((whole, metric)))} → {_slice_cell(metric, values.get((policy, metric)))}"
+            f"{_slice_cell(metric, values.get((plain, metric)))} → {_slice_cell(metric, values.get((policy, metric)))}"
             for metric in MASKED
         ]
         rows.append((base_policy, cue, *cells, (values.get((policy, MASKED[0])) or {"n": 0})["n"]))
