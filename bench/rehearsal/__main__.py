@@ -176,7 +176,6 @@ FOR_PEOPLE = ("as_of", "source", "prompt", "completion")  # of prices
 UNUSED: dict[str, str] = {
     "offline|size": "of the offline world, which production does not serve",
     "quality": "chooses a layer when settings are loaded",
-    "profile": "likewise",
     "plan|split|benchmark": "what train and validation leave; the three must sum to 1",
     "synthesize|also_images": "of `synthesize.also`, which production leaves empty",
     "train|tiny|family": "of the base `tiny`, likewise the offline profile's",
