@@ -24,6 +24,7 @@ from infra.offline.chat.placenames import (
 from infra.offline.chat.protocol import ChatRequest
 from infra.offline.chat.reply import Reply
 from infra.offline.chat.sight import SeenPicture, look_at_picture
+from infra.offline.chat.verifier import read_candidates
 from infra.offline.chat.writer import wants_json, weighed_with_others, write_json
 from infra.offline.facts import countries
 from infra.offline.words import fold
@@ -105,10 +106,10 @@ def answerer_reply(request: ChatRequest, dice: random.Random, skill: Skill) -> R
     thought = f"{reasons[0].upper()}{reasons[1:]}. {best.why}"
     sure = _confidence(options, skill)
     answer = Answer(round(lat, 4), round(lon, 4), country, "", best.place.name, "", sure, thought)
-    belief = _as_belief(seen, notes, options, evidence)
     if wants_json(request):
-        return write_json(request, notes, belief, dice, answer)
-    answer, _ = weighed_with_others(request, notes, belief, answer)
+        return write_json(request, notes, _as_belief(seen, notes, options, evidence), dice, answer)
+    if read_candidates(request)[1]:
+        answer, _ = weighed_with_others(request, notes, _as_belief(seen, notes, options, evidence), answer)
     if warmth > 0 and dice.random() < skill.garbled_rate * min(1.0, warmth):
         return _garbled(best.place, dice)
     return Reply(write_answer(request, answer.explanation, answer))

@@ -40,7 +40,6 @@ class Evidence:
 
     scores: dict[str, float] = field(default_factory=lambda: defaultdict(float))
     notes: list[str] = field(default_factory=list)
-    languages: dict[str, float] = field(default_factory=lambda: defaultdict(float))
 
     def favour(self, codes: Iterable[str], weight: float) -> None:
         for code in codes:
@@ -183,7 +182,6 @@ def scene_evidence(evidence: Evidence, scene: Scene) -> None:
 def _favour_languages(evidence: Evidence, tags: list[str], weight: float, what: str) -> None:
     shares: dict[str, float] = defaultdict(float)
     for tag in tags:
-        evidence.languages[tag] += weight / len(tags)
         for code, share in speakers().get(tag, {}).items():
             shares[code] = max(shares[code], share)
     for code, share in shares.items():
