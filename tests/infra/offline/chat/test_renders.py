@@ -41,7 +41,7 @@ def some(world: World, condition: str, count: int, is_pano: bool = True) -> list
 
 def verdict(ask: Any, scenes: Any, image: Image.Image) -> str:
     body = ask("judge", [scenes.message(image)], temperature=0)
-    return str(json.loads(body["choices"][0]["message"]["content"])["verdict"])
+    return str(json.loads(body["choices"][0]["message"]["content"])["class"])
 
 
 @pytest.mark.parametrize("condition", ["blurred", "dark", "no_clue"])
