@@ -228,7 +228,7 @@ def test_a_recording_that_cannot_be_used_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "other.sqlite").write_bytes(b"something else, and long enough to be read as a file of tables" * 9)
     with pytest.raises(InputError, match="is no recording of tools"):
         Recording(tmp_path / "other.sqlite")
-    with pytest.raises(ValidationError, match="name the file of recorded answers with mode frozen"):
+    with pytest.raises(ValidationError, match="name the file of recorded answers with mode frozen or nearest"):
         ToolsSettings(mode="frozen")
 
 
