@@ -326,8 +326,8 @@ class ToolsSettings(Settings):
     mode: Literal["live", "record", "frozen", "nearest"] = Field(
         "live",
         description="live: services are queried; record: also what GRPO's rollouts ask is kept; frozen: no service is "
-        "queried, every answer comes from the recording; nearest: likewise, and a question that was not recorded has the "
-        "answer of the nearest one",
+        "queried, every answer comes from the recording; nearest: likewise, and a question that was not recorded has "
+        "the answer of the nearest one",
     )
     recording: str | None = Field(
         None,
