@@ -236,7 +236,7 @@ class Bench:
         part = picture_part(view)
         truth = (record.lat, record.lon)
         question = [{"role": "user", "content": [part, {"type": "text", "text": "Where was this picture taken?"}]}]
-        verdict = json.loads(say("judge", question)["content"])["verdict"]
+        verdict = json.loads(say("judge", question)["content"])["class"]
         single = {name: error_km(say(name, question)["content"], truth) for name in ANSWERERS}
         form = {"type": "json_object"}
         sure = {

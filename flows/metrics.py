@@ -101,7 +101,7 @@ class RunMetrics:
 
 
 class _Files(Collector):
-    """What is read when it is asked for: budgets from the lake's local state, training from the files of its steps."""
+    """What is read when it is requested: budgets from the lake's local state, training from the files of its steps."""
 
     def __init__(self, config: Config, lake: Lake) -> None:
         self._config, self._lake, self._since = config, lake, time.time()
@@ -131,8 +131,8 @@ class _Files(Collector):
                 if allowance.per_day
             }
             for allowance in allowances.values():
-                standing = self._budgets.standing(f"{endpoint.base_url} {allowance.name}")
-                used = standing.used if standing.day == today else 0
+                state = self._budgets.state(f"{endpoint.base_url} {allowance.name}")
+                used = state.used if state.day == today else 0
                 rows.append(((name, allowance.day_setting), float((allowance.per_day or 0) - used)))
         about = "What is left of a service's budget of this day (UTC)."
         yield _gauge("service_requests_left", about, ["service", "limit"], rows)

@@ -146,7 +146,7 @@ def _asked(config_json: str, endpoint: str) -> tuple[str, ...] | None:
 
 
 def _asking(config: Config, endpoint: str) -> list[str]:
-    """Roles of this endpoint, whose key is needed; a role that is not named is asked of `chat`."""
+    """Roles of this endpoint, whose key is needed; a role that is not named goes to `chat`."""
     return [name for name, role in config.models.roles.items() if role.endpoint == endpoint] or ["any"]
 
 

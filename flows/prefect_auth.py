@@ -27,7 +27,7 @@ def read_secret(lake: Lake) -> str | None:
 
 
 def lake_secret(lake: Lake) -> str:
-    """The same secret; made when it is first asked for, readable by its owner alone."""
+    """The same secret; made when it is first requested, readable by its owner alone."""
     file = secret_file(lake)
     secret = read_secret(lake)
     if secret is None:

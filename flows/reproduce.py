@@ -283,7 +283,7 @@ class Sweep:
             raise RowFailed(f"{failed:,} rows of {name} failed and are retried by the next run: `geofix show failures`")
 
     def _refresh(self) -> None:
-        """The places that were asked for: planned, collected, curated, and approved by rule in an offline world."""
+        """The places that were requested: planned, collected, curated, and approved by rule in an offline world."""
         options = self._options({"plan.places": self.places})
         is_offline = (options.profile or "offline") != "production"
         run_flow(flow_of("refresh"), options=options.model_copy(update={"demo": is_offline, "snapshot": None}))

@@ -62,7 +62,7 @@ def run_stages(session: Session, stages: Sequence[str]) -> list[StageResult]:
 
 
 def with_pools(session: Session, step: Stage | ColumnStage, settings: Any, context: Context) -> Context:
-    """The context in which the pools that the step's roles name are up before its services are first asked."""
+    """The context in which the pools that the step's roles name are up before its services are first queried."""
     roles = step.roles(settings) if isinstance(step, Stage) and step.roles else ()
     pools, models = session.pools, session.config.models
     plans = pools.plans({models.role(role).endpoint for role in roles}) if pools is not None else []

@@ -27,7 +27,7 @@ def trained_model(session: Session, stage: str) -> Iterator[tuple[Config, Callab
     """The configuration with the trained models that the stage asks for, if there are any.
 
     The first is `services.trained`; each further one is an endpoint of its own, which its role `trained:<model id>`
-    names. The second value is to be called before the services are first asked.
+    names. The second value is to be called before the services are first queried.
     """
     config = session.config
     wanted = checkpoints(config, session.lake.read("models"), stage) if config.services.trained is None else {}

@@ -14,7 +14,7 @@ class NotFound(InputError):
 
 
 class LakeError(GeofixError):
-    """The lake cannot be read or written as asked."""
+    """The lake cannot be read or written as requested."""
 
 
 class LakeUnwritable(LakeError):

@@ -1,4 +1,4 @@
-"""What is said to and by models: chat messages, tool calls, and what they cost.
+"""What goes to models and comes back: chat messages, tool calls, and what they cost.
 
 Stored messages are OpenAI chat messages, so nothing is lost between a model's reply and a training row, with one
 difference: a picture is named by the digest of its bytes (`sha256:<64 hex>.jpg`) in the place where the protocol has a

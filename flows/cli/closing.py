@@ -209,7 +209,7 @@ def _without_verdict(results: Sequence[StageResult], lake: Lake) -> list[str]:
     published, others = images["purpose"].count(), images["purpose"].null_count()
     lines = []
     if published:
-        lines.append(f"{published:,} pictures of published sets are labelled as they are: no judge is asked about them")
+        lines.append(f"{published:,} pictures of published sets are labelled as they are: no judge sees them")
     if others:
         lines.append(
             f"{others:,} pictures are labelled without a verdict (curate.judge.pictures): the offline judge knows only "

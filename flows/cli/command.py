@@ -112,7 +112,7 @@ def _exempt_loopback_from_proxies() -> None:
 
 
 def _end_at_once_if_asked(code: int) -> None:
-    """All is done and said: what other exit handlers still do, such as ending Ray, a signal cuts short in silence."""
+    """All is done: what other exit handlers still do, such as ending Ray, a signal cuts short in silence."""
     with contextlib.suppress(ValueError):  # not in the main thread
         for number in ENDING:
             signal.signal(number, lambda *_: os._exit(code))
@@ -168,7 +168,7 @@ def _reason(error: Exception) -> tuple[str, int]:
 
 
 def _of_prefect(error: BaseException | None) -> Exception | None:
-    """What Prefect's client met on its way to the server, if that is why; services are asked by another library."""
+    """What Prefect's client met on its way to the server, if that is why; services are queried by another library."""
     import httpx
 
     while error is not None and not isinstance(error, httpx.HTTPError):

@@ -61,7 +61,7 @@ REFUSED = 1
 
 
 def dry_run(call: Call, stage: str) -> int:
-    """Print what is pending in each step of a stage, and what it would cost; no service is asked."""
+    """Print what is pending in each step of a stage, and what it would cost; no service is queried."""
     config = call.options().resolve()
     check_before(config, [stage])
     lake = existing_lake(call, read_only=True)
@@ -156,7 +156,7 @@ def described_gpus() -> list[tuple[int, str, float, float]]:
 
 
 def training_plan(config: Config, nodes: dict[str, dict[str, float]]) -> dict[str, dict[str, int]]:
-    """Which nodes the training workers go to, and the pools that are asked while they train."""
+    """Which nodes the training workers go to, and the pools that answer while they train."""
     from flows.pools import asked_pools  # with these comes Ray
     from tasks.train.on_workers import workers_wanted
 
@@ -250,8 +250,8 @@ def train_dry_run(call: Call, size: str | None = None) -> int:
     ]
     console.print(_table(columns, rows, ("phase",)))
     for device in seen:
-        free, whole = device.free / GIB, device.total / GIB
-        console.print(f"GPU {device.index}: {device.name}, {free:.0f} of {whole:.0f} GiB free")
+        free, total_gib = device.free / GIB, device.total / GIB
+        console.print(f"GPU {device.index}: {device.name}, {free:.0f} of {total_gib:.0f} GiB free")
     for name, places in plan.items():
         console.print(f"{name}: " + ", ".join(f"{count} on {node}" for node, count in places.items()))
     if not any(node.get("GPU", 0) >= 1 for node in nodes.values()):
@@ -304,7 +304,7 @@ def recipe_dry_run(call: Call, stages: Sequence[str]) -> int:
     """Print the paper's numbers beside ours and the cost of a whole recipe; the exit code is 0 whatever it costs.
 
     Items are the lake's pictures, or those of the paper where the lake has none. Tokens of a call are those of earlier
-    calls to the same model, else the assumptions above. Nothing is asked and no key is needed.
+    calls to the same model, else the assumptions above. Nothing is queried and no key is needed.
     """
     config = call.options().resolve()
     if "train" in stages:

@@ -30,7 +30,7 @@ from tasks.reward.answer import ParsedAnswer, parse_answer
 from tasks.train.packaged import AGENT
 
 SHOWN_CHARS = 300
-PACKAGED = f"{TRAINED}:{AGENT}"  # a role of its own: it is asked in the words it was taught with
+PACKAGED = f"{TRAINED}:{AGENT}"  # a role of its own: it reads the words it was taught with
 
 
 def read_picture(path: Path, config: Config, model: str | None = None) -> Picture:

@@ -49,7 +49,7 @@ def models(
         ).chat
         by_name = {role.role: role for role in roles}
         probes = asyncio.run(_probe_all(connection, [by_name[role] for role in answering]))
-        roles = _roles(reachable)  # at the addresses that were asked
+        roles = _roles(reachable)  # at the addresses that were queried
     if call.as_json:
         print_json(
             [asdict(role) | {"probe": asdict(probes[role.role]) if role.role in probes else None} for role in roles]
@@ -60,7 +60,7 @@ def models(
 
 
 def _pools(config: Any, roles: list[str]) -> contextlib.AbstractContextManager[Any]:
-    """The pools of these roles, brought up to be asked."""
+    """The pools of these roles, brought up to be queried."""
     if not config.models.pools:
         return contextlib.nullcontext(config)  # the lake need not be there, nor be opened
     from flows.pools import pools_up
@@ -71,7 +71,7 @@ def _pools(config: Any, roles: list[str]) -> contextlib.AbstractContextManager[A
 
 @dataclass(frozen=True)
 class _Role:
-    """A configured role, before it is asked."""
+    """A configured role, before it is queried."""
 
     role: str
     asked_by: str

@@ -36,7 +36,7 @@ def register(app: typer.Typer) -> None:
 def pools(
     call: Call,
     action: Annotated[
-        Action, typer.Argument(help="show; start: up until stop; stop: away, even while it is asked.")
+        Action, typer.Argument(help="show; start: up until stop; stop: away, even while it is queried.")
     ] = (Action.show),
     names: Annotated[list[str] | None, typer.Argument(help="Pools by name; without: all of the settings.")] = None,
 ) -> int:

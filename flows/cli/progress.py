@@ -70,12 +70,12 @@ class Pace:
 
 def duration(seconds: float) -> str:
     """Seconds as a person says them."""
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60} s"
-    return f"{whole // 3600} h {whole % 3600 // 60} min"
+    rounded_s = round(seconds)
+    if rounded_s < 60:
+        return f"{rounded_s} s"
+    if rounded_s < 3600:
+        return f"{rounded_s // 60} min {rounded_s % 60} s"
+    return f"{rounded_s // 3600} h {rounded_s % 3600 // 60} min"
 
 
 class Reporter(Display, ABC):

@@ -6,8 +6,6 @@ The outlines are Natural Earth's (public domain) under ISO 3166 codes; see the R
 data only: the offline world shares no code with the pipeline. What is stored: `infra/offline/country_map.py`.
 """
 
-from __future__ import annotations
-
 import argparse
 import gzip
 import json

@@ -8,8 +8,6 @@ int16 pairs, rings one after another. A ring starts with three pairs: its number
 and its first corner in steps of `STEP_DEG` (thousands, rest); then come its other corners as differences in steps.
 """
 
-from __future__ import annotations
-
 import gzip
 import sys
 from itertools import pairwise
@@ -37,9 +35,9 @@ def encode(rings: list[np.ndarray]) -> np.ndarray:
         for a, b in pairwise(steps):
             pieces = int(np.max(np.abs(b - a)) // 30_000) + 1
             corners.append(np.rint(a + (b - a) * (np.arange(1, pieces + 1)[:, None] / pieces)).astype(np.int64))
-        whole = np.concatenate(corners)
-        high, low = whole[0] // 1000, whole[0] % 1000
-        out += [np.array([[len(whole) // 30_000, len(whole) % 30_000], high, low]), np.diff(whole, axis=0)]
+        units = np.concatenate(corners)
+        high, low = units[0] // 1000, units[0] % 1000
+        out += [np.array([[len(units) // 30_000, len(units) % 30_000], high, low]), np.diff(units, axis=0)]
     return np.concatenate(out).astype(np.int16)
 
 

@@ -136,9 +136,9 @@ def write_regions(regions: pl.DataFrame, path: Path) -> None:
     columns: dict[str, list[Any]] = {"lon_e5": [], "lat_e5": [], "ring_sizes": [], "polygon_rings": []}
     for shape in regions["shape"]:
         _, coords, (ring_ends, polygon_ends, _) = shapely.to_ragged_array([shape])
-        whole = np.rint(coords * SCALE).astype(np.int32)
-        columns["lon_e5"].append(whole[:, 0])
-        columns["lat_e5"].append(whole[:, 1])
+        units = np.rint(coords * SCALE).astype(np.int32)
+        columns["lon_e5"].append(units[:, 0])
+        columns["lat_e5"].append(units[:, 1])
         columns["ring_sizes"].append(np.diff(ring_ends).astype(np.int32))
         columns["polygon_rings"].append(np.diff(polygon_ends).astype(np.int32))
     table = pa.table(

@@ -52,7 +52,7 @@ class CountryMap:
 
 @lru_cache(maxsize=1)
 def country_map() -> CountryMap:
-    """The map, read once per process: a tenth of a second and a few megabytes, so only when first asked for."""
+    """The map, read once per process: a tenth of a second and a few megabytes, so only when first requested."""
     raw = gzip.decompress(FILE.read_bytes())
     end = raw.index(b"\n") + 1
     head = json.loads(raw[:end])

@@ -62,7 +62,7 @@ class FaultyWorld:
         request = _request_text(scope)
         if self.faults.rules:
             if scope["method"] == "POST":
-                # What is asked is in the body: without it, all questions to a model would be one request.
+                # The question is in the body: without it, all questions to a model would be one request.
                 body, receive = await _read_ahead(receive)
                 request += " " + hashlib.blake2b(body, digest_size=16).hexdigest()
             scope["is_deleted"] = partial(self.faults.is_deleted, service)

@@ -80,7 +80,7 @@ class Fault:
 
 
 class Faults:
-    """The faults in force and a tally of what was asked and struck."""
+    """The faults in force and a tally of requests and strikes."""
 
     def __init__(self, rules: list[Fault] | None = None, seed: int = 0) -> None:
         self.replace(rules or [], seed)

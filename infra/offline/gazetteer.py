@@ -55,7 +55,7 @@ class Gazetteer:
         self.country = np.array([row["countrycode"] for row in rows])
         self.division = np.array([f"{row['countrycode']}.{row['admin1code']}" for row in rows])
         self._names = [row["name"] for row in rows]
-        # The other names of small towns are seldom asked for and take most of the memory; where signs are painted in
+        # The other names of small towns are seldom requested and take most of the memory; where signs are painted in
         # characters, they hold the characters.
         self._aliases = [
             tuple(row["alternatenames"]) if row["population"] >= 5000 or row["countrycode"] in _CHARACTERS else ()
@@ -103,7 +103,7 @@ class Gazetteer:
                 wide = 2 * math.degrees(math.asin(math.sin(math.radians(band_deg / 2)) / narrowest))
                 apart = np.abs(self._sorted_lon[first:last] - lon)
                 rows = rows[(apart <= wide) | (apart >= 360.0 - wide)]
-            distance = _distance_km(lat, lon, self.lat[rows], self.lon[rows])
+            distance = distance_km(lat, lon, self.lat[rows], self.lon[rows])
             best = np.argpartition(distance, count)[:count] if len(rows) > count else np.arange(len(rows))
             best = best[np.lexsort((rows[best], distance[best]))]
             if len(best) == min(count, len(self)) and distance[best[-1]] <= band_deg * KM_PER_DEG:
@@ -115,12 +115,13 @@ class Gazetteer:
         rows = np.flatnonzero(self.country == country)
         if not len(rows):
             return None
-        distance = _distance_km(lat, lon, self.lat[rows], self.lon[rows])
+        distance = distance_km(lat, lon, self.lat[rows], self.lon[rows])
         best = int(np.argmin(distance))
         return int(rows[best]), float(distance[best])
 
 
-def _distance_km(lat: float, lon: float, lats: np.ndarray, lons: np.ndarray) -> np.ndarray:
+def distance_km(lat: float, lon: float, lats: np.ndarray, lons: np.ndarray) -> np.ndarray:
+    """From a point to others."""
     phi, phis = np.radians(lat), np.radians(lats)
     half = np.sin((phis - phi) / 2) ** 2 + np.cos(phi) * np.cos(phis) * np.sin(np.radians(lons - lon) / 2) ** 2
     return np.asarray(2 * EARTH_RADIUS_KM * np.arcsin(np.sqrt(np.minimum(1.0, half))))
@@ -197,6 +198,10 @@ class NameIndex:
 
     def _lists(self) -> _Lists:
         return _lists_of(self._gazetteer)
+
+    def own_name(self, key: str) -> list[int]:
+        """Rows of the cities whose own name, not an alias, folds to this."""
+        return self._lists().main.get(key, [])
 
     def cities(self, name: str) -> list[Match]:
         """Cities with this name or alias, most populous first, own names before aliases."""

@@ -58,7 +58,7 @@ def create_app(
     """The ASGI application that serves a world; chat models are part of it and never see the world.
 
     `warm` builds the name and sign indices in the background at the first request to a model or an index;
-    else the first search waits for them. `passing` is said by /health: this one ends with the command it serves.
+    else the first search waits for them. `passing` is for /health: this one ends with the command it serves.
     """
     faults = faults if faults is not None else Faults()
     names, signs = NameIndex(world.gazetteer), SignIndex(world)

@@ -75,7 +75,7 @@ class ImageRecord:
 
 
 class World:
-    """`size` places of the open gazetteer that have imagery, chosen by a seed; details are computed when asked for."""
+    """`size` places of the open gazetteer that have imagery, chosen by a seed; details are computed when requested."""
 
     def __init__(
         self, seed: int = DEFAULT_SEED, size: int = DEFAULT_SIZE, pano_width: int = 4096, modes: Modes | None = None

@@ -1,7 +1,5 @@
 """`python -m infra.pretrain OUTPUT`: a base that can see, as a Qwen2.5-VL folder with its figures."""
 
-from __future__ import annotations
-
 import argparse
 import os
 import shutil

@@ -1,7 +1,5 @@
 """The folder a pretraining run starts from: shape, tokenizer and untrained weights of a small Qwen2.5-VL."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from pathlib import Path
 

@@ -5,8 +5,6 @@ encoded as the picture would be. Character positions are known, which lets a mod
 run from single letters over short strings and words to whole signs as they stand in the streets.
 """
 
-from __future__ import annotations
-
 import io
 import math
 import random
@@ -51,7 +49,7 @@ class Board:
 
 @dataclass(frozen=True)
 class Crop:
-    """A zoomed sign: pixels of the grid's size, the asked line (0 or 1) and its text, (column, row) of its letters."""
+    """A zoomed sign: pixels of the grid's size, line 0 or 1 and its text, (column, row) of its letters."""
 
     pixels: np.ndarray
     grid: tuple[int, int]
@@ -118,7 +116,7 @@ def grid_of(aspect: float) -> tuple[int, int]:
 def crop_board(
     board: Board, line: int, letters_px: float, background: Callable[[int, int], Image.Image], rng: random.Random
 ) -> Crop:
-    """The board as a zoom shows it, the asked line's letters about `letters_px` high in the picture it is cut from."""
+    """The board as a zoom shows it, the line's letters about `letters_px` high in the picture it is cut from."""
     height = min(100.0, max(9.0, letters_px / board.heights[line]))  # larger ones are reduced by the zoom anyway
     squeeze = rng.uniform(0.3, 1.0) if board.flat and rng.random() < 0.8 else rng.uniform(0.9, 1.0)
     width = height * board.aspect * squeeze
@@ -197,7 +195,7 @@ SIGNS_FROM = 5  # the level number from which real signs come
 
 
 def pieces_of(pictures: Sequence[Image.Image], rng: random.Random) -> Callable[[int, int], Image.Image]:
-    """What draws a piece of any of these pictures, as wide and high as asked: the background of a board."""
+    """What draws a piece of any of these pictures, as wide and high as requested: the background of a board."""
 
     def piece(width: int, height: int) -> Image.Image:
         picture = rng.choice(pictures)
@@ -215,7 +213,7 @@ def letters_of(places: Sequence[Place]) -> str:
 
 
 def lesson(number: int, places: Sequence[Place], letters: str, rng: random.Random) -> tuple[Board, int, float]:
-    """(board, asked line, letter height in pixels) of the next exercise at a level."""
+    """(board, queried line, letter height in pixels) of the next exercise at a level."""
     most, share = LEVELS[number], rng.random()
     small = 7.5 if number == len(LEVELS) - 1 else 10.0 if number >= SIGNS_FROM else 14.0
     size = math.exp(rng.uniform(math.log(small), math.log(28.0)))

@@ -1,7 +1,5 @@
 """How well a base sees: signs of held-out places read from a zoom, attributes, boxes; each with shuffled pictures."""
 
-from __future__ import annotations
-
 import math
 import random
 import re

@@ -1,7 +1,5 @@
 """The model in training: fp32 weights under a bf16 forward pass, and an extra loss that says where letters stand."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 from typing import Any
@@ -59,7 +57,7 @@ class Learner:
         )  # fmt: skip
         self._positions: dict[tuple[Grid, int, int], torch.Tensor] = {}
         self._kept: dict[str, Any] = {}
-        self.seen: torch.Tensor | None = None  # the pictures' tokens while the same pictures are asked again and again
+        self.seen: torch.Tensor | None = None  # the pictures' tokens while the same pictures are seen again and again
         self._mean, self._std = (torch.tensor(v, device=self.device) * 255 for v in (MEAN, STD))
         plain = self.fast.pictures
 

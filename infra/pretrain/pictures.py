@@ -1,9 +1,7 @@
-"""Painted pictures and what is asked about them: what is painted, never where it is.
+"""Painted pictures and the questions about them: what is painted, never where it is.
 
 A picture comes with the view a model sees, zoomed signs, attributes and a box.
 """
-
-from __future__ import annotations
 
 import io
 import random

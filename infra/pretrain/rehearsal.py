@@ -3,8 +3,6 @@
 Without it SFT and a few hundred trajectories would have the small model forget letters it has not met since.
 """
 
-from __future__ import annotations
-
 import io
 import json
 import random

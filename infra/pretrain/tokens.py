@@ -1,12 +1,10 @@
 """Questions and answers as token ids, in the form the chat template gives them; and lessons in quoting.
 
-A base that was only ever asked about pictures has never repeated a word it was told: the part of attention that looks
+A base that only ever answered about pictures has never repeated a word it was told: the part of attention that looks
 for what followed the same letters before (an induction head) is not there. An agent needs it to carry a tool's
 coordinates into its answer, so it is practised first, in texts of the form tools and answers have: random letters and
 numbers, no place among them.
 """
-
-from __future__ import annotations
 
 import json
 import random

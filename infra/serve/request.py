@@ -1,4 +1,4 @@
-"""A chat request read and checked: what is asked, of whom, with which pictures."""
+"""A chat request read and checked: for which model, with which pictures."""
 
 import base64
 import binascii
@@ -37,7 +37,7 @@ class ChatMessage(BaseModel):
 
 
 class ChatRequest(BaseModel):
-    """What a client may ask. Strict where a silent default would give another answer than the one asked for."""
+    """What a client may ask. Strict where a silent default would give another answer than the one requested."""
 
     model_config = ConfigDict(extra="ignore")
 

@@ -39,7 +39,7 @@ class Service:
     """One model behind HTTP. Requests wait in line and are answered together where they are sampled alike."""
 
     def __init__(self, model: "Model", name: str, key: str | None = None, host: str = "") -> None:
-        """`host` is the name by which it is asked besides loopback's, as on a cluster."""
+        """`host` is the name by which it is queried besides loopback's, as on a cluster."""
         self._model, self._name, self._key, self._host = model, name, key, host
         self._batcher = Batcher(model)
         self._waiting = 0

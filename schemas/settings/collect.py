@@ -30,7 +30,7 @@ class CollectSettings(Settings):
     providers: tuple[str, ...] = Field(
         ("mapillary",),
         min_length=1,
-        description="street-view providers that are asked, those that are preferred first",
+        description="street-view providers that are queried, those that are preferred first",
         json_schema_extra=ADDED,
     )
     prefer: Literal["order", "nearest"] = Field(
@@ -92,7 +92,7 @@ class CollectSettings(Settings):
         ge=1,
         le=2000,
         description="a box with this many pictures is taken for incomplete and looked at in smaller pieces; "
-        "Mapillary gives at most 2000 and silently fewer in crowded places, Panoramax is asked for this many",
+        "Mapillary gives at most 2000 and silently fewer in crowded places, of Panoramax this many are requested",
     )
     short_rows: int = Field(
         10,
@@ -100,9 +100,9 @@ class CollectSettings(Settings):
         description="pictures below which a box's answer is checked by its tiles: the same box may answer with 0 and 6",
         json_schema_extra=OPERATIONAL,
     )
-    search_requests: int = Field(100, ge=1, description="most boxes and tiles asked for one search around a place")
+    search_requests: int = Field(100, ge=1, description="most boxes and tiles of one search around a place")
     looked_at: int = Field(
-        200, ge=1, description="most pictures of a kind, seen on tiles, whose details are asked for in one search"
+        200, ge=1, description="most pictures of a kind, seen on tiles, whose details are requested in one search"
     )
     tiles_kept: int = Field(
         1_000_000,

@@ -103,14 +103,14 @@ class AddressSettings(Settings):
 
 
 class ConfirmSettings(Settings):
-    """A geocoder's second word on the addresses of localizable pictures; off unless asked for."""
+    """A geocoder's second word on the addresses of localizable pictures; off unless requested."""
 
     enabled: bool = Field(False, description="ask the geocoder for every localizable picture: one request each")
     zoom: int = Field(
         18,
         ge=3,
         le=18,
-        description="level of detail asked of the geocoder: 18 is a building, whose address names its "
+        description="level of detail requested of the geocoder: 18 is a building, whose address names its "
         "town; 10, a city, gives boroughs and counties instead of towns",
     )
 
@@ -121,7 +121,7 @@ class TiersSettings(Settings):
     models: tuple[str, ...] = Field(
         (), description="chat models that answer zero-shot, three in the paper; none: pictures have no tier"
     )
-    agent_recipe: RecipeName = Field(default_recipe(), description="whose words without tools they are asked with")
+    agent_recipe: RecipeName = Field(default_recipe(), description="whose words without tools they read")
     easy_km: float = Field(10.0, gt=0, description="an answer within that is right")
     least_right: int = Field(2, ge=1, description="right answers that make a picture easy")
     max_tokens: int = Field(512, ge=64, description="longest answer")
@@ -159,7 +159,7 @@ class LabelsSettings(Settings):
         description="what becomes of a picture in which a judge reads its coordinates or the name of its country",
     )
     disputed: Literal["keep", "reject"] = Field(
-        "reject", description="what becomes of a picture whose country the geocoder disputes, where it was asked"
+        "reject", description="what becomes of a picture whose country the geocoder disputes, where it was queried"
     )
     quality: QualityLimits = QualityLimits()
 

@@ -36,7 +36,7 @@ class ClientSettings(Settings):
         60,
         gt=0,
         le=3600,
-        description="how long nothing is asked of a service that says its limit is reached and names no time; doubles",
+        description="how long a service rests that says its limit is reached and names no time; doubles",
     )
     limit_patience_s: float = Field(
         900, ge=0, description="how long requests wait for such a limit's end before they are left to a later run"

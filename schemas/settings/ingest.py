@@ -60,7 +60,7 @@ class WebRules(Settings):
     """How pictures behind addresses are fetched."""
 
     requests_per_minute: float = Field(600, gt=0, description="ceiling for all hosts and workers together")
-    attempts: int = Field(4, ge=1, le=20, description="times one address is asked before the row counts as failed")
+    attempts: int = Field(4, ge=1, le=20, description="times one address is queried before the row counts as failed")
     timeout_s: float = Field(60, gt=0, description="seconds to wait for the next bytes of an answer")
     total_timeout_s: float = Field(180, gt=0, description="seconds for one whole picture")
     backoff_s: float = Field(0.5, ge=0, description="first retry waits up to this, each later one up to twice as long")

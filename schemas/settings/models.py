@@ -1,8 +1,8 @@
 """Which model does what: roles, the servers their models run on, prices, and how much money may be spent.
 
-A role is the name a stage asks by (judge, observer, planner, answerer-base …). A role that is not named here is asked
-of the endpoint `chat` (`services.chat`) as a model of the role's own name. `trained` and `trained:<model id>` are asked
-of the endpoint `trained` (`services.trained`). A pool is an endpoint that the flow brings up.
+A role is the name a stage asks by (judge, observer, planner, answerer-base …). A role that is not named here goes
+to the endpoint `chat` (`services.chat`) as a model of the role's own name. `trained` and `trained:<model id>` go
+to the endpoint `trained` (`services.trained`). A pool is an endpoint that the flow brings up.
 """
 
 import re

@@ -66,7 +66,7 @@ class Pool(Settings):
         if self.engine == "embedded" and (self.tensor_parallel > 1 or self.engine_args):
             raise ValueError("engine: embedded takes neither tensor_parallel nor engine_args")
         if self.engine == "embedded" and self.transport == "ray":
-            raise ValueError("transport: ray is of engine vllm; embedded is asked by http")
+            raise ValueError("transport: ray is of engine vllm; embedded is queried by http")
         return self
 
     @property

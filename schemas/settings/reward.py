@@ -24,7 +24,7 @@ class RewardSettings(Settings):
         "for equal texts (Table 4)",
     )
     verifier: str | None = Field(
-        None, description="GeoVista: model role asked where the name rule says no; null: the rule alone decides"
+        None, description="GeoVista: model role queried where the name rule says no; null: the rule alone decides"
     )
     embedder: str = Field("embedder", min_length=1, description="GeoAgent eq. 7: model of the embeddings service")
     thresholds: tuple[Cosine, Cosine, Cosine] = Field(
@@ -56,7 +56,7 @@ class RewardSettings(Settings):
         "where a statement is false or no tool's place is near the answer; 0: neither",
     )
     concurrency: int = Field(
-        8, ge=1, le=256, description="answers whose services are asked at the same time", json_schema_extra=OPERATIONAL
+        8, ge=1, le=256, description="answers whose services work at the same time", json_schema_extra=OPERATIONAL
     )
 
     def identity(self) -> dict[str, Any]:

@@ -262,7 +262,7 @@ class MapsEndpoint(Endpoint):
 
 
 class WorldMapsEndpoint(MapsEndpoint):
-    """A second map service beside `maps`, by default Google's: it is asked for what lies outside China."""
+    """A second map service beside `maps`, by default Google's: it serves what lies outside China."""
 
     protocol: Literal["amap", "google"] = Field("google", description="what the service speaks")
     base_url: str = f"{OFFLINE_URL}/places"
@@ -317,7 +317,7 @@ class TrainedEndpoint(ChatEndpoint):
         None,
         description="address that stands for it in the identity of a request, where its own changes with the cluster",
     )
-    actors: tuple[str, ...] = Field((), description="of a pool that is asked through Ray: its actors' names")
+    actors: tuple[str, ...] = Field((), description="of a pool that is queried through Ray: its actors' names")
 
 
 class ToolsSettings(Settings):
@@ -325,9 +325,9 @@ class ToolsSettings(Settings):
 
     mode: Literal["live", "record", "frozen", "nearest"] = Field(
         "live",
-        description="live: services are asked; record: also what GRPO's rollouts ask is kept; frozen: no service is "
-        "asked, every answer comes from the recording; nearest: likewise, and a question that was not recorded has the "
-        "answer of the nearest one",
+        description="live: services are queried; record: also what GRPO's rollouts ask is kept; frozen: no service is "
+        "queried, every answer comes from the recording; nearest: likewise, and a question that was not recorded has "
+        "the answer of the nearest one",
     )
     recording: str | None = Field(
         None,
@@ -378,7 +378,7 @@ class ServicesSettings(Settings):
     image_search: ImageSearchEndpoint = ImageSearchEndpoint()
     maps: MapsEndpoint = MapsEndpoint()
     world_maps: WorldMapsEndpoint | None = Field(
-        None, description="second map service, asked for what lies outside China; null: `maps` alone"
+        None, description="second map service, for what lies outside China; null: `maps` alone"
     )
     tool_geocoder: ToolGeocoderEndpoint | None = Field(
         None, description="geocoder of the tool maps_geocode; null: the one of `geocoder`"

@@ -265,7 +265,7 @@ class TrainSettings(Settings):
         10, ge=1, description="optimizer steps between two validations", json_schema_extra=OPERATIONAL
     )
     validation_images: int = Field(
-        32, ge=0, description="pictures of the validation split that are asked about", json_schema_extra=OPERATIONAL
+        32, ge=0, description="pictures of the validation split that are answered", json_schema_extra=OPERATIONAL
     )
     validation_attempts: int = Field(
         1,

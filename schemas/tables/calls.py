@@ -11,7 +11,7 @@ TABLES = (
             "request_hash": STRING,  # of server, model, messages, tools and parameters, seed and trial included
             "role": STRING,
             "endpoint": STRING,
-            "model": STRING,  # as asked for
+            "model": STRING,  # as requested
             "served_model": STRING,  # as the server names it
             "sampling_json": JSON,  # temperature, seed, max_tokens …
             "verdict": STRING,  # answered, cut_by_length, refused, failed_<kind of error>, or gpu_seconds of a pool

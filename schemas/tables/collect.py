@@ -23,7 +23,7 @@ TABLES = (
             "attribution": STRING,
             "captured_at": TIME,
             "fetched_at": TIME,
-            "request_url": STRING,  # what was asked, without secrets or signatures
+            "request_url": STRING,  # what was queried, without secrets or signatures
             "http_status": INT,
             "sha256": STRING,
             "extension": STRING,  # jpg or png
@@ -33,7 +33,7 @@ TABLES = (
             "split": STRING,  # of a picture that answers no planned place; else the place's split counts
             "purpose": STRING,  # of a published set: benchmark or training, which stays whole; null: to choose from
             "notes": pa.list_(STRING),  # what was odd about it and yet no reason to refuse it
-            "etag": STRING,  # the host's mark of the bytes it sent; asked with it again, it says whether they changed
+            "etag": STRING,  # the host's mark of the bytes it sent; queried with it again, it says whether they changed
             "source_sha256": STRING,  # of the bytes as they came, before they were assembled and stripped
             "source_bytes": INT,  # how many came
             "prepared": STRING,  # names the settings that made the stored bytes of those that came

@@ -174,7 +174,7 @@ TABLES = (
             "region": STRING,
             "city": STRING,
             "address": STRING,  # Country; Region; Place
-            "localizability": STRING,  # localizable; the other classes are rejects; null: no judge was asked
+            "localizability": STRING,  # localizable; the other classes are rejects; null: no judge was queried
             "localizability_score": FLOAT,  # mean of the judges
             "judge_model": STRING,  # all that voted, parted by commas
             "judge_reason": STRING,
@@ -182,7 +182,7 @@ TABLES = (
             "scenes_json": JSON,
             "phash": STRING,
             "split": STRING,
-            "tier": STRING,  # easy or hard; null where no base model was asked
+            "tier": STRING,  # easy or hard; null where no base model was queried
         },
         required=("sha256", "lat", "lon", "split"),
         about="what can be localized, with its address",

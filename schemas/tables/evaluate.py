@@ -18,7 +18,7 @@ TABLES = (
             "parse_error": STRING,
             "error_km": FLOAT,
             "geoscore": FLOAT,
-            "levels_json": JSON,  # level -> its verdicts by rule and, where one was asked, by a model
+            "levels_json": JSON,  # level -> its verdicts by rule and, where one was queried, by a model
             "address_km": FLOAT,  # of the geocoded address, where evaluate.geocode is set
             "end_reason": STRING,
             "tool_calls": INT,
@@ -93,7 +93,7 @@ TABLES = (
             "abstains": STRING,  # no_point or too_large; null: the answer is given
         },
         required=("policy",),
-        about="how far from each answer its place is, with the share that was asked for",
+        about="how far from each answer its place is, with the share that was requested",
     ),
     Table(
         "groundings",

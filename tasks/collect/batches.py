@@ -12,9 +12,9 @@ _MAY_BE_ONE_KEYS = frozenset({"rejected", "bad_response", "too_big"})
 
 
 class Batches(Generic[Answer]):
-    """Answers by key, asked for together: at most `most` keys a request, none waits longer than `linger_s` for others.
+    """Answers by key, requested together: at most `most` keys a request, none waits longer than `linger_s` for others.
 
-    A key that several ask for at once is asked for once. What the request raises, all waiting callers get; but where
+    A key that several ask for at once is requested once. What the request raises, all waiting callers get; but where
     the service refuses it for good, one key may have spoiled it, and halves find out which.
     """
 

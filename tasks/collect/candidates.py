@@ -20,7 +20,7 @@ class PictureRecord:
     source_id: str  # empty: the record has no sound id
     kind: Kind | None  # None: what it is is not clear, so it is not used
     point: Point | None = None  # None: it says no place on Earth
-    found_at: Point | None = None  # where the camera said it was: the provider searches by this
+    found_at: Point | None = None  # the position that the camera wrote: the provider searches by this
     url: str | None = None
     pixels: int | None = None
     quality: float = 0.0  # 0 to 1
@@ -29,7 +29,7 @@ class PictureRecord:
     camera_type: str | None = None
     creator: str | None = None
     captured_at: datetime | None = None
-    licence: str | None = None  # None: nobody said that it may be used, so it is not
+    licence: str | None = None  # None: nobody allows its use, so it is not used
     platform: str = ""  # as credits name the provider
     more: Mapping[str, Any] = field(default_factory=dict)  # what else goes into `metadata_json`
 

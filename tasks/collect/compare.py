@@ -49,7 +49,7 @@ async def compared(
 ) -> Found:
     """Whether the bytes are still those that are known; only without the host's mark of them do they come again.
 
-    What cannot be read is asked for again, `downloads` times in all, and is `unavailable` then. `Refused` where the
+    What cannot be read is requested again, `downloads` times in all, and is `unavailable` then. `Refused` where the
     host does not give it, and does not say why.
     """
     # What a run that was killed has left: the host says whether it still is the picture.
@@ -97,7 +97,7 @@ def _is_picture(data: bytes) -> bool:
 async def _asked(
     source_id: str, url: str, mark: str | None, provider: StreetViewProvider, hosts: Hosts
 ) -> tuple[FetchedBytes | None, str]:
-    """What the host says, and under which address: new ones are asked for where one is past its time."""
+    """What the host says, and under which address: new ones are requested where one is past its time."""
     since = hosts.counts()
     for attempt in range(1 + FRESH_URLS):
         if not url:

@@ -19,7 +19,7 @@ from tasks.services import ServiceError, safe_url
 # What one picture's address may answer for good. All else, a transfer that breaks off each time included, may be
 # better later: taking another picture instead would make the result depend on passing trouble.
 _THIS_PICTURE_ONLY = frozenset({"not_found", "rejected", "bad_response", "too_big"})
-FRESH_URLS = 3  # times a new address is asked for when one is past its time
+FRESH_URLS = 3  # times a new address is requested when one is past its time
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Picture:
 
 
 class Unusable(Exception):
-    """This picture cannot be used, however often it is asked for; another may be.
+    """This picture cannot be used, however often it is requested; another may be.
 
     With `url`, what came from there instead of a picture may be the host's trouble: so while it has given no other.
     """
@@ -100,7 +100,7 @@ class Downloads:
         for attempt in range(1 + FRESH_URLS):
             try:
                 fetched = await provider.fetch(url)
-                assert fetched is not None, "nothing was asked on condition"
+                assert fetched is not None, "nothing was queried on condition"
                 return FetchedImage.now(fetched.data, fetched.etag or None, safe_url(url)), url
             except ServiceError as error:
                 if error.kind != "expired" or attempt == FRESH_URLS:
@@ -118,7 +118,7 @@ class Downloads:
 
     @cached_property
     def _addresses(self) -> dict[str, Batches[str]]:
-        # After a kill every picture that was under way needs a new one: they are asked for together.
+        # After a kill every picture that was under way needs a new one: they are requested together.
         return {provider.name: Batches(provider.addresses, provider.limits.ids) for provider in self.providers}
 
     async def _fresh_url(self, provider: StreetViewProvider, source_id: str) -> str:

@@ -11,7 +11,7 @@ REFUSALS = frozenset({"expired", "blocked"})
 
 
 class Hosts:
-    """How many usable pictures each host has given, or said to be as they were."""
+    """How many usable pictures each host has given, or confirmed to be as they were."""
 
     def __init__(self) -> None:
         self._answers: Counter[str] = Counter()
@@ -28,7 +28,7 @@ class Hosts:
 
 
 class AtHost(ServiceError):
-    """An error of an image host, and the address that was asked."""
+    """An error of an image host, and the address that was queried."""
 
     def __init__(self, error: ServiceError, url: str) -> None:
         super().__init__(error.service, error.kind, error.message, status=error.status, retryable=error.retryable)

@@ -168,7 +168,7 @@ def open_context(settings: CollectSettings, setup: WorkerSetup) -> WorkerContext
 
 
 async def work(item: dict[str, Any], context: WorkerContext) -> Outcome:
-    """What is to be said about a picture or a place; each is kept, also when there is nothing new."""
+    """What is to be written about a picture or a place; each is kept, also when there is nothing new."""
     if item["subject"] != "image":
         return Kept({"checks": [_row(item, "look_again")]})
     url = await context.known[item["source"]].get(item["source_id"])
@@ -189,7 +189,7 @@ def _deleted(item: dict[str, Any]) -> Kept:
 
 
 async def _alone(provider: StreetViewProvider, source_id: str) -> str | None:
-    """A picture that a list lacked, asked for by itself: an answer that is merely incomplete must end nothing."""
+    """A picture that a list lacked, requested by itself: an answer that is merely incomplete must end nothing."""
     try:
         return await provider.address(source_id)
     except ServiceError as error:
@@ -238,7 +238,7 @@ STAGE = Stage(
     # Short answers, and the more wait together, the fewer requests: whole batches at a time.
     resources=Resources(cpus=1, concurrency=4 * AT_ONCE, chunk=AT_ONCE),
     services=lambda settings: settings.providers,
-    keeps_history=True,  # what was said of a picture stands while nothing else is said
+    keeps_history=True,  # what was written of a picture stands until something else is
     identity=lambda settings: {},  # what is due says all
     unhashed=("refused", "source"),
 )

@@ -28,7 +28,7 @@ from tasks.services.response_store import Forget, Keep, Response, ResponseStore,
 from tasks.services.stac import Box, Stac
 
 VALID_S = 1800.0
-MOST_ROWS = 300  # a longer answer is asked for again rather than kept
+MOST_ROWS = 300  # a longer answer is requested again rather than kept
 _IMAGE = "picture"
 _RECORDS = TypeAdapter(list[PictureRecord])
 
@@ -101,14 +101,14 @@ class StageResponses:
     def _find(self, kind: str, *request: Any) -> Response | None:
         if self._store is None:
             return None
-        with contextlib.suppress(StageRefused):  # a file that cannot be read: it is asked again
+        with contextlib.suppress(StageRefused):  # a file that cannot be read: it is queried again
             return self._store.find(*self._name(kind, *request))
         return None
 
     async def _keep(self, value: bytes, asked_at: float, valid_s: float, kind: str, *request: Any) -> None:
         if self._store is not None:
             step = Keep(*self._name(kind, *request), value, asked_at, asked_at + valid_s)
-            with contextlib.suppress(StageRefused):  # a full disk: what is not kept is asked again
+            with contextlib.suppress(StageRefused):  # a full disk: what is not kept is queried again
                 await writer_of(self._store).write(step)
 
     def _name(self, kind: str, *request: Any) -> tuple[str, str]:
@@ -136,7 +136,7 @@ class RecalledBoxes:
             return _RECORDS.validate_json(kept)
         records = await self._provider.in_box(box)
         if len(records) <= MOST_ROWS:
-            # An address may be signed: it stays out of every file, and a new one is asked for.
+            # An address may be signed: it stays out of every file, and a new one is requested.
             bare = [replace(record, url=None) for record in records]
             await self._responses.keep_bytes(_RECORDS.dump_json(bare), *request)
         return records

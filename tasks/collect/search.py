@@ -1,4 +1,4 @@
-"""The pictures around a place, best first, asked for no further than needed.
+"""The pictures around a place, best first, requested no further than needed.
 
 Boxes still to be searched, images seen on tiles and pictures with all their details wait in queues by the best score
 they can have. A picture comes out when nothing that waits can beat it; until then the most promising box or image is
@@ -155,7 +155,7 @@ class Search:
             if not await self._search_tiles(box):
                 self._push([box])
             return None
-        # Also where its tiles are remembered a box is asked first: what a place gets must not depend on its neighbours.
+        # Also where its tiles are remembered a box comes first: what a place gets must not depend on its neighbours.
         rows = await self._ask_box(box)
         if rows is not None and rows < self._settings.crowded_rows:
             if self._provider.limits.leaves_out and self._find == "auto" and rows < self._settings.short_rows:
@@ -186,7 +186,7 @@ class Search:
     async def _check_short_answer(self, box: Box) -> None:
         """Look again where few pictures or none were answered: the service at times leaves out even all of a few.
 
-        Tiles are complete and have the last word; where there are too many of them the box is asked once more.
+        Tiles are complete and have the last word; where there are too many of them the box is requested once more.
         """
         if len(self._tiles_of(box)) <= TILES_FOR_QUARTERS:
             await self._search_tiles(box)

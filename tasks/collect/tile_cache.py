@@ -15,7 +15,7 @@ _SHARE_OF_AN_EMPTY_TILE = 100  # images: an entry without any takes room too
 
 
 class TileCache:
-    """Tiles, each asked for once while it is remembered, also by several places at the same time."""
+    """Tiles, each requested once while it is remembered, also by several places at the same time."""
 
     def __init__(self, provider: StreetViewProvider, most_images: int) -> None:
         self._provider = provider

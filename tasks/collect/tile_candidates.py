@@ -1,4 +1,4 @@
-"""What a search has seen, and the images on tiles that wait to be asked for."""
+"""What a search has seen, and the images on tiles that wait to be requested."""
 
 import heapq
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ class Seen:
 
 
 class TileCandidates:
-    """Images seen on tiles, by the best score each can have; `looked_at` of a kind are asked for at most."""
+    """Images seen on tiles, by the best score each can have; `looked_at` of a kind are requested at most."""
 
     def __init__(self, looked_at: int, at_once: int) -> None:
         self._at_once = at_once  # details a request

@@ -1,4 +1,4 @@
-"""A geocoder's word on the address of every localizable picture, where it is asked for."""
+"""A geocoder's word on the address of every localizable picture, where it is requested."""
 
 from dataclasses import dataclass
 
@@ -20,7 +20,7 @@ class WorkerContext:
 
 
 def items(inputs: Inputs, settings: ConfirmSettings) -> pl.DataFrame:
-    """One item for each picture that a judge calls localizable or that none was asked about, if it is on."""
+    """One item for each picture that a judge calls localizable or that none has judged, if it is on."""
     judged = localizable_pictures(inputs)
     addresses = inputs.frame("addresses").select("image_id", "lat", "lon", "country", "country_code", "region", "city")
     judged_rows = judged.join(addresses, on="image_id").rename({"image_id": "id"})

@@ -30,7 +30,7 @@ def roles(settings: TiersSettings) -> tuple[str, ...]:
 
 
 def items(inputs: Inputs, settings: TiersSettings) -> pl.DataFrame:
-    """One item for each picture that a judge calls localizable or that none was asked about, if models are named."""
+    """One item for each picture that a judge calls localizable or that none has judged, if models are named."""
     judged = localizable_pictures(inputs)
     images = inputs.frame("images", "image_id", "sha256", "extension", "lat", "lon")
     judged_rows = judged.join(images, on="image_id").rename({"image_id": "id"})
@@ -72,7 +72,7 @@ def tier_of(answers: pl.DataFrame, settings: TiersSettings) -> pl.DataFrame:
     """`image_id`, `sha256` and `tier` of the pictures whose models have all answered."""
     right = (pl.col("error_km") <= settings.easy_km).fill_null(False).sum()
     grouped = answers.filter(pl.col("model").is_in(settings.models)).group_by("image_id", "sha256")
-    counted = grouped.agg(right=right, asked=pl.len()).filter(pl.col("asked") == len(settings.models))
+    counted = grouped.agg(right=right, answers=pl.len()).filter(pl.col("answers") == len(settings.models))
     tier = pl.when(pl.col("right") >= settings.least_right).then(pl.lit("easy")).otherwise(pl.lit("hard"))
     return counted.select("image_id", "sha256", tier=tier)
 

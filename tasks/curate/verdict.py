@@ -1,7 +1,7 @@
-"""The judge's verdict on a picture: what it is asked, in which form it answers, and what is accepted as an answer.
+"""The judge's verdict on a picture: what it reads, in which form it answers, and what is accepted as an answer.
 
 The three classes are GeoVista's (section 3.2); the score with its scale, its five parts and the ten scene categories
-are GeoAgent's (figure 8), asked in one request instead of three because the picture is the expensive part.
+are GeoAgent's (figure 8), queried in one request instead of three because the picture is the expensive part.
 """
 
 import json
@@ -15,7 +15,7 @@ Score = Field(ge=0, le=10)
 
 
 class _Answer(BaseModel):
-    # A judge may say more than it was asked; what it says beyond the form is not kept.
+    # A judge may say more than it should; what it says beyond the form is not kept.
     model_config = ConfigDict(frozen=True, extra="ignore")
 
 
@@ -89,7 +89,7 @@ pattern of streets and fields, harbours, airports and the colours of soil and pl
 
 
 def question_about(kind: str) -> str:
-    """The question for a kind of picture; a satellite scene is asked about what can be seen from above."""
+    """The question for a kind of picture; of a satellite scene it is about what can be seen from above."""
     return SATELLITE + QUESTION if kind == "satellite" else QUESTION
 
 

@@ -21,8 +21,8 @@ SCHEMA = {
 def localizable_pictures(inputs: Inputs) -> pl.DataFrame:
     """`image_id` of the pictures that a judge calls localizable, and of those that nothing excludes and none judged."""
     judgements = inputs.frame("judgements").select("image_id", "localizability")
-    standing = inputs.frame("duplicates").filter(pl.col("unfit").is_null(), pl.col("reason").is_null())
-    unjudged = standing.select("image_id").join(judgements, on="image_id", how="anti")
+    fit_pictures = inputs.frame("duplicates").filter(pl.col("unfit").is_null(), pl.col("reason").is_null())
+    unjudged = fit_pictures.select("image_id").join(judgements, on="image_id", how="anti")
     judged = judgements.filter(pl.col("localizability") == LOCALIZABLE).select("image_id")
     return pl.concat([judged, unjudged]).unique()
 

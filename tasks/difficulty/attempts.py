@@ -82,7 +82,7 @@ def is_trained(settings: DifficultySettings) -> bool:
 
 
 def roles(settings: DifficultySettings) -> tuple[str, ...]:
-    """The models that are asked, the reward's included; a trained one is served by the run itself."""
+    """The models that are queried, the reward's included; a trained one is served by the run itself."""
     own = "trained" if is_trained(settings) else settings.policy
     return (own, *reward_roles(settings.recipe, settings.reward))
 

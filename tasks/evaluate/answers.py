@@ -68,12 +68,12 @@ def policies(inputs: Inputs, settings: EvaluateSettings) -> list[str]:
 
 
 def evaluation_id(policy: str, settings: EvaluateSettings) -> str:
-    """The name of one policy's evaluation. It stays while the benchmark grows, so that only new pictures are asked."""
+    """The name of one policy's evaluation. It stays while the benchmark grows, so that only new ones are answered."""
     return digest("evaluation", policy, answer_identity(settings))
 
 
 def single_evaluations(inputs: Inputs, settings: EvaluateSettings) -> list[tuple[str, str]]:
-    """(policy, evaluation_id) of every policy that is asked once."""
+    """(policy, evaluation_id) of every policy that is queried once."""
     return [(name, evaluation_id(name, settings)) for name in policies(inputs, settings)]
 
 
@@ -194,7 +194,7 @@ async def picture_of(item: Row, context: WorkerContext) -> Picture:
 async def prediction_row(
     item: Row, policy: str, evaluation: str, tried: Attempt, picture: Picture, context: WorkerContext
 ) -> tuple[Row, list[Row]]:
-    """The row of one answer: what was said, at what cost, and what it is worth; and rows of `derived` for crops."""
+    """The row of one answer: its words, at what cost, and what it is worth; and rows of `derived` for crops."""
     truth = Address(item["country"], item["region"], item["city"])
     messages = await asyncio.to_thread(_stored, item, tried, picture, context.images)
     row = {
@@ -238,7 +238,7 @@ async def judge_point(answer_text: str, true_lat: float, true_lon: float, contex
 
 
 def _levels(text: str, truth: Address, point: tuple[float, float], context: WorkerContext) -> str:
-    """Both verdicts a level, rule and model, as JSON; the model's is null where none was asked."""
+    """Both verdicts a level, rule and model, as JSON; the model's is null where none was queried."""
     verifier = context.reward_services.verify if context.settings.verifier else None
     levels = verdicts(parse_answer(text), truth, verifier, point=point)
     return json.dumps(

@@ -85,7 +85,7 @@ def card(manifest: dict[str, Any], key: str) -> str:
             f", of {proof['training_snapshots']:,} approved snapshots (splits train and validation) and "
             f"{proof['training_rows']:,} training rows of models.",
             f"- Nearest training cell to any picture here: "
-            f"{'there is none' if nearest is None else f'at least {nearest:,} km'} ({proof['least_km']:g} km asked).",
+            f"{'there is none' if nearest is None else f'at least {nearest:,} km'} ({proof['least_km']:g} km wanted).",
             f"- Copies, mirrored ones and parts too, looked for among {proof['copies_looked_for_among']:,} of these "
             f"training pictures; {proof['copies_found']:,} found and left out. Bytes and ids were compared with all.",
             "",

@@ -1,4 +1,4 @@
-"""How much of every published benchmark could be asked about, and why the rest could not."""
+"""How much of every published benchmark could be answered, and why the rest could not."""
 
 from collections import Counter
 from dataclasses import dataclass

@@ -24,8 +24,8 @@ def cue_losses(inputs: Inputs, settings: EvaluateSettings) -> tuple[pl.DataFrame
         (evaluation, image): bool(json.loads(text or "{}").get("boxes"))
         for evaluation, image, text in told.select("evaluation_id", "image_id", "answers_json").iter_rows()
     }
-    whole = answered_evaluations(inputs, settings)[0]
-    by_policy = {rows["policy"][0]: (name, rows) for name, rows in whole.items()}
+    evaluations = answered_evaluations(inputs, settings)[0]
+    by_policy = {rows["policy"][0]: (name, rows) for name, rows in evaluations.items()}
     kept: list[Row] = []
     for policy, (evaluation, rows) in by_policy.items():
         base_policy, _, cue = policy.rpartition(f" {WITHOUT}")

@@ -1,7 +1,7 @@
 """The steps that ask several times before they answer, one for each evaluation method that a recipe offers.
 
 Every row of `predictions` they write has a row of `deliberations` with what led to it. Calls are repeated by seed, so
-that what one method asks and another asks too is asked once, and a killed run goes on from the table `calls`.
+that what one method asks and another asks too is queried once, and a killed run goes on from the table `calls`.
 """
 
 import json

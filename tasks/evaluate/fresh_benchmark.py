@@ -53,7 +53,7 @@ def month_end(month: str) -> date:
 
 
 def model_cutoffs(settings: BenchmarkSettings, models: pl.DataFrame) -> dict[str, date]:
-    """The cut-off of each model that is asked for; a trained one has that of the base it began with.
+    """The cut-off of each model that is requested; a trained one has that of the base it began with.
 
     What it was trained on in this lake is kept away by cells and copies, not by dates.
     """
@@ -117,7 +117,7 @@ def _ever(inputs: Inputs, table: str, columns: list[str]) -> pl.DataFrame:
 
 
 def candidates(inputs: Inputs) -> pl.DataFrame:
-    """The pictures of the benchmark split that policies are asked about, with the day of their capture."""
+    """The pictures of the benchmark split that policies answer, with the day of their capture."""
     images = ON_THE_GROUND.apply(inputs.frame("images")).select("image_id", taken=pl.col("captured_at").dt.date())
     labels = inputs.frame("labels").filter(pl.col("split") == "benchmark").select(*_TRAINED_ON)
     return labels.join(images, on="image_id", how="inner").sort("sha256", "image_id")

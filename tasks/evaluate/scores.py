@@ -55,18 +55,18 @@ def answered_evaluations(inputs: Inputs, settings: EvaluateSettings) -> tuple[di
     kinds = kinds.join(months_of(inputs.frame("benchmarks")), on="image_id", how="left")
     table = expected.join(answers, on=["evaluation_id", "image_id"], how="left").join(names, on="image_id", how="left")
     table = table.join(kinds, on="image_id", how="left").sort("evaluation_id", "image_id")
-    whole: dict[str, pl.DataFrame] = {}
+    evaluations: dict[str, pl.DataFrame] = {}
     rejects: list[Row] = []
     for (evaluation,), rows in table.group_by("evaluation_id", maintain_order=True):
         have = rows["found"].count()
         if have == rows.height:
-            whole[str(evaluation)] = rows
+            evaluations[str(evaluation)] = rows
             continue
         evidence = json.dumps({"policy": rows["policy"][0], "pictures": rows.height, "answered": have})
         # Under the id of a score, so that the reject ends when that score is made.
         reject_id = f"{evaluation}|{inputs.snapshot_id}|{ALWAYS}"
         rejects.append({"id": reject_id, "reason": "incomplete", "evidence_json": evidence})
-    return whole, rejects
+    return evaluations, rejects
 
 
 def _attempts(inputs: Inputs) -> pl.DataFrame:
@@ -109,11 +109,11 @@ def scores(inputs: Inputs, settings: EvaluateSettings) -> tuple[pl.DataFrame, pl
 def _each_split(
     inputs: Inputs, settings: EvaluateSettings, rejects: list[Row]
 ) -> Iterator[tuple[str, pl.DataFrame, Row]]:
-    """Every whole evaluation with its rows and head; of the validation split, too, where it was asked for radii."""
+    """Every whole evaluation with its rows and head; of the validation split, too, where radii need it."""
     for split_settings in splits_asked(settings):
-        whole, incomplete = answered_evaluations(inputs, split_settings)
+        evaluations, incomplete = answered_evaluations(inputs, split_settings)
         rejects += incomplete
-        for evaluation, rows in whole.items():
+        for evaluation, rows in evaluations.items():
             yield evaluation, rows, _head(evaluation, rows, inputs, split_settings)
 
 
@@ -287,10 +287,10 @@ def _groups(rows: pl.DataFrame, radii: pl.DataFrame) -> list[tuple[str, str, np.
 
 def pairs(inputs: Inputs, settings: EvaluateSettings) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Every two evaluations of the same pictures, compared picture by picture."""
-    whole = list(answered_evaluations(inputs, settings)[0].items())
+    evaluations = list(answered_evaluations(inputs, settings)[0].items())
     kept: list[Row] = []
-    for number, (first_id, first) in enumerate(whole):
-        for second_id, second in whole[number + 1 :]:
+    for number, (first_id, first) in enumerate(evaluations):
+        for second_id, second in evaluations[number + 1 :]:
             # Both have all pictures, in order; where one has several answers to each, they are columns.
             a, b = (errors(rows).reshape(-1, repeats(rows)) for rows in (first, second))
             for pair in compare(a, b, settings.resamples, settings.seed):

@@ -22,6 +22,6 @@ __all__ = ["STAGES", "check", "report"]
 
 
 def check(settings: EvaluateSettings) -> None:
-    """Raise what is missing before anything is asked: the swarm's network is computed with torch."""
+    """Raise what is missing before anything is queried: the swarm's network is computed with torch."""
     if settings.swarm.agents and settings.swarm.election == "learned":
         require_extras("evaluate.swarm.election", "train")

@@ -28,7 +28,7 @@ SHORE_STEP_DEG = 0.02  # coasts are sampled at most that far apart to find the n
 NEAREST = ((0, 3), (10_000, 1), (100_000, 1), (1_000_000, 1))
 # Radius of a town of n people: 0.035 n ** 0.43 km (1,000: 0.7 km; 100,000: 4.9 km; 1 M: 13 km; 10 M: 36 km).
 RADIUS_KM, RADIUS_POWER = 0.035, 0.43
-MASKED_FROM, MASKED_KM = 100_000, 200.0  # towns from this size on are only asked for in squares within their reach
+MASKED_FROM, MASKED_KM = 100_000, 200.0  # towns from this size on are only looked up in squares within their reach
 PART = 100_000  # points that one thread takes at a time
 CENTRE_KM = 0.5  # closer than that to a centre counts as being there
 
@@ -224,7 +224,7 @@ def _towns() -> "tuple[tuple[tuple[cKDTree, Ints, int], ...], Floats, Ints]":
 
 @cache
 def _reach(most_km: float) -> tuple[NDArray[np.bool_] | None, ...]:
-    """For each size of town, the squares with one within `most_km`: elsewhere its tree need not be asked.
+    """For each size of town, the squares with one within `most_km`: elsewhere its tree need not be queried.
 
     None where nearly every place with people has such a town near, and the squares would spare nothing.
     """

@@ -52,7 +52,7 @@ def _enlarged(pixels: Pixels, width: int, height: int) -> Pixels:
 
 _XMP_LIMIT = 1_000_000
 _SLACK = 0.01  # of a side: rounding, and the same that a picture may differ from 2:1
-_OTHER = frozenset({"cylindrical"})  # what may be said instead of equirectangular
+_OTHER = frozenset({"cylindrical"})  # what may stand instead of equirectangular
 
 
 def xmp_of(picture: Image.Image) -> bytes:
@@ -70,7 +70,7 @@ def xmp_value(xmp: bytes, name: bytes) -> str | None:
 def refuse_part(data: bytes) -> None:
     """`BadImage` if an encoded picture says that it is not all of an equirectangular sphere, whatever its sides.
 
-    To be asked while its metadata is there. Silence, nonsense and tags that were left behind when a whole panorama was
+    To be called while its metadata is there. Silence, nonsense and tags that were left behind when a whole panorama was
     made smaller say nothing.
     """
     try:

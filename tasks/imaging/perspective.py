@@ -80,8 +80,8 @@ class Panorama:
 
     def view(self, view: View, finer: int = 1) -> Pixels:
         """The view's pixels, each the mean of `finer` x `finer` samples; see `fineness`."""
-        whole, parts = view_maps(self.width, self.height, view, finer)
-        cut = np.asarray(cv2.remap(self._pixels, whole, parts, cv2.INTER_LINEAR), self._pixels.dtype)
+        pixel_map, parts = view_maps(self.width, self.height, view, finer)
+        cut = np.asarray(cv2.remap(self._pixels, pixel_map, parts, cv2.INTER_LINEAR), self._pixels.dtype)
         return cut if finer == 1 else resized(cut, (view.width, view.height), cv2.INTER_AREA)
 
     def fineness(self, view: View) -> int:
@@ -129,7 +129,7 @@ def view_maps(panorama_width: int, panorama_height: int, view: View, finer: int)
     right = ((np.arange(width) + 0.5 - width / 2) / focal).astype(np.float32)
     up = ((height / 2 - np.arange(height) - 0.5) / focal).astype(np.float32)
     rotation = _rotation(view)
-    whole = np.empty((height, width, 2), np.int16)
+    pixel_map = np.empty((height, width, 2), np.int16)
     parts = np.empty((height, width), np.uint16)
     rows = max(1, _STRIP_SAMPLES // width)
     for top in range(0, height, rows):
@@ -140,5 +140,5 @@ def view_maps(panorama_width: int, panorama_height: int, view: View, finer: int)
         longitude, latitude = np.arctan2(x, z), np.arctan2(y, np.hypot(x, z))
         column = (longitude / (2 * np.pi) + 0.5) * panorama_width - 0.5
         row = (0.5 - latitude / np.pi) * panorama_height - 0.5
-        whole[strip], parts[strip] = cv2.convertMaps(column + 1, row + 1, cv2.CV_16SC2)  # + 1: the border
-    return whole, parts
+        pixel_map[strip], parts[strip] = cv2.convertMaps(column + 1, row + 1, cv2.CV_16SC2)  # + 1: the border
+    return pixel_map, parts

@@ -28,9 +28,9 @@ def shrink(pixels: Pixels, size: tuple[int, int], around: bool = False) -> Pixel
 
     With `around` it is a full panorama: left and right edge are neighbours, and over a pole lies the other side.
     """
-    whole = max(1, int(pixels.shape[1] / size[0] / 2)), max(1, int(pixels.shape[0] / size[1] / 2))
-    if whole != (1, 1):  # far smaller: plain averages first, down to two or three times the size
-        smaller = pixels.shape[1] // whole[0], pixels.shape[0] // whole[1]
+    factors = max(1, int(pixels.shape[1] / size[0] / 2)), max(1, int(pixels.shape[0] / size[1] / 2))
+    if factors != (1, 1):  # far smaller: plain averages first, down to two or three times the size
+        smaller = pixels.shape[1] // factors[0], pixels.shape[0] // factors[1]
         pixels = resized(pixels, smaller, cv2.INTER_AREA)
     scale_x, scale_y = pixels.shape[1] / size[0], pixels.shape[0] / size[1]
     across, down = low_pass(round(scale_x, 3)), low_pass(round(scale_y, 3))

@@ -43,7 +43,7 @@ def _answers(jobs: Sequence[Job], side_px: int) -> list[bool]:
     done = subprocess.run(command, input=lines.encode(), stdout=subprocess.PIPE, env=environment, check=True)
     answer = [line == b"1" for line in done.stdout.split()]
     if len(answer) != len(jobs):
-        raise RuntimeError(f"{len(jobs)} small pictures were asked for, {len(answer)} answered")
+        raise RuntimeError(f"{len(jobs)} small pictures were requested, {len(answer)} answered")
     return answer
 
 

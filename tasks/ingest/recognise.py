@@ -2,7 +2,7 @@
 
 MP-16, Im2GPS3k and YFCC4k come with the same columns: IMG_ID, AUTHOR, LAT, LON and scene labels. One is for training,
 the others are benchmarks, and a photo on the wrong side spoils either. So columns alone never make a benchmark: the
-file's name says which of them it is, or the user is asked.
+file's name says which of them it is, or the user decides.
 """
 
 import re
@@ -21,7 +21,7 @@ _ONE_ONLY = ("lat", "lon", "licence", "split")
 
 
 def recognise(table: Table, settings: IngestSettings) -> tuple[Layout, list[str]]:
-    """The layout asked for, or the one the table gives away; TableRefused with what is missing or must be said.
+    """The layout requested, or the one the table gives away; TableRefused with what is missing or must be said.
 
     Beside it what was guessed and what follows from it, so that the user can correct it.
     """

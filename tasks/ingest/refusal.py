@@ -53,7 +53,7 @@ FIXES = {
     "orientation_contradicts": "turn the picture upright and remove its EXIF orientation, or set "
     "ingest.picture.orientation to apply or ignore",
     "exif_position_far": "check which position is right, or change ingest.picture.exif_km",
-    "url_not_public": "the address is inside a private network; ingest.web.allow_private=true lets it be asked",
+    "url_not_public": "the address is inside a private network; ingest.web.allow_private=true lets it be queried",
     "url_not_found": "find the picture's present address",
     "url_refused": "the host wants a sign-in, or the address has expired: get a fresh one",
     "url_moved": "give the final address: redirects are not followed, they often lead to a placeholder",

@@ -248,7 +248,7 @@ class RowChecks:
         def filled(text: str) -> pl.Expr:
             parts = re.split(r"\{(id|creator|licence)\}", text)
             texts = (pl.col(columns[part]) if n % 2 else pl.lit(part) for n, part in enumerate(parts))
-            return pl.concat_str(*texts)  # null where the creator is asked for and unknown
+            return pl.concat_str(*texts)  # null where the creator is requested and unknown
 
         templates = [filled(text) for text in (template, "Photo {id} by {creator}, {licence}") if text]
         return pl.coalesce("attribution", *templates)

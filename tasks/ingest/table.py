@@ -108,7 +108,7 @@ def open_table(path: Path, encoding: str | None = None, layout: Layout | None = 
 
 
 def _with_columns(table: Table, names: Sequence[str]) -> Table:
-    # Unnamed columns (an index written by a spreadsheet) are harmless as long as none is asked for.
+    # Unnamed columns (an index written by a spreadsheet) are harmless as long as none is requested.
     twice = [name for name, times in Counter(n.casefold() for n in names if n).items() if times > 1]
     if twice:
         raise TableRefused(f"{table.path}: column '{twice[0]}' stands twice in the header; rename or delete one")

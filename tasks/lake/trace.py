@@ -1,4 +1,4 @@
-"""The way back: from any row of the lake to the request that fetched its image and the plan that asked for it."""
+"""The way back: from any row of the lake to the request that fetched its image and the plan that requested it."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field

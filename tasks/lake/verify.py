@@ -50,28 +50,28 @@ def verify(lake: Lake, quick: bool = False) -> Iterator[Problem]:
 
     A table that cannot be read is a problem like any other: what does not depend on it is still checked.
     """
-    whole: list[str] = []
+    tables: list[str] = []
     for name in lake.existing():
-        whole.append(name)
-        yield from _reading(whole, name, _files(lake, name, quick))
-        if name in whole:
-            yield from _reading(whole, name, _keys(lake, name), is_damage=False)
-    yield from _names_key(lake, whole)
+        tables.append(name)
+        yield from _reading(tables, name, _files(lake, name, quick))
+        if name in tables:
+            yield from _reading(tables, name, _keys(lake, name), is_damage=False)
+    yield from _names_key(lake, tables)
     absent = set(TABLES) - set(lake.existing())
-    for name in list(whole):
+    for name in list(tables):
         for column, (target, key) in REFERENCES.items():
-            if column in TABLES[name].columns and (name, column) != (target, key) and target in (*whole, *absent):
+            if column in TABLES[name].columns and (name, column) != (target, key) and target in (*tables, *absent):
                 missing = _references(lake, name, column, target, key)
-                yield from _reading(whole, name, missing, is_damage=False)
+                yield from _reading(tables, name, missing, is_damage=False)
     frames = [pl.DataFrame(schema=PICTURES)]
-    for name in list(whole):
-        yield from _reading(whole, name, _named_pictures(lake, name, frames), is_damage=False)
+    for name in list(tables):
+        yield from _reading(tables, name, _named_pictures(lake, name, frames), is_damage=False)
     yield from _pictures(lake, pl.concat(frames), quick)
-    if "models" in whole:
-        yield from _reading(whole, "models", _checkpoints(lake), is_damage=False)
+    if "models" in tables:
+        yield from _reading(tables, "models", _checkpoints(lake), is_damage=False)
 
 
-def _reading(whole: list[str], name: str, problems: Iterator[Problem], is_damage: bool = True) -> Iterator[Problem]:
+def _reading(tables: list[str], name: str, problems: Iterator[Problem], is_damage: bool = True) -> Iterator[Problem]:
     """The problems; one more if the table cannot be read. A damaged table is taken off the list of whole ones."""
     damaged = False
     try:
@@ -81,8 +81,8 @@ def _reading(whole: list[str], name: str, problems: Iterator[Problem], is_damage
     except LakeError as error:
         damaged = True
         yield Problem(name, "", str(error))
-    if damaged and name in whole:
-        whole.remove(name)
+    if damaged and name in tables:
+        tables.remove(name)
 
 
 def _files(lake: Lake, name: str, quick: bool) -> Iterator[Problem]:
@@ -130,8 +130,8 @@ def _keys(lake: Lake, name: str) -> Iterator[Problem]:
         yield Problem(name, _id(key), "several live rows have this key")
 
 
-def _names_key(lake: Lake, whole: list[str]) -> Iterator[Problem]:
-    if "images" in whole:
+def _names_key(lake: Lake, tables: list[str]) -> Iterator[Problem]:
+    if "images" in tables:
         try:
             lake.name("verify")
         except LakeError as error:

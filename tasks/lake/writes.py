@@ -1,7 +1,7 @@
 """Writing Delta tables: append, upsert, tombstone, and a change that ends, revives and inserts rows in one commit.
 
 Every write is one Delta commit that carries its run, batch, configuration hash, code version and input versions. A
-commit of the same run and batch is made once, however often it is asked for.
+commit of the same run and batch is made once, however often it is requested.
 
 A commit that names a stage also counts: the table's transaction `stage:NAME` goes up by one. A writer that remembers
 the count knows whether another run of its stage has written since, and Delta refuses two commits that raise the same
@@ -198,7 +198,7 @@ class TableWrites(ABC):
     def change(self, name: str, find: Find, rows: Rows, commit: Commit) -> Written:
         """End, revive or delete the versions that `find` names and insert rows, in one commit.
 
-        `find` is asked again when another writer came first. An ended or revived row keeps its `run_id` and
+        `find` is queried again when another writer came first. An ended or revived row keeps its `run_id` and
         `written_at`: a revived row is the row that was made.
         """
         contract = contract_of(name)
@@ -353,8 +353,8 @@ def no_space(name: str, where: str) -> LakeUnwritable:
 
 
 def write_error(name: str, where: str, error: BaseException) -> LakeError:
-    whole = str(error)
-    if getattr(error, "errno", None) == 28 or "os error 28" in whole or "No space left" in whole or is_full(where):
+    message = str(error)
+    if getattr(error, "errno", None) == 28 or "os error 28" in message or "No space left" in message or is_full(where):
         return no_space(name, where)
     return LakeUnwritable(f"table '{name}' in {where} cannot be written: {first_line(error)}")
 

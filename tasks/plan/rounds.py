@@ -120,8 +120,8 @@ def _first_fitting(
     row, lat, lon = source.candidates(group, slot, attempt)
     lat, lon = np.round(lat, DECIMALS), np.round(lon, DECIMALS)
     # A step from a town may lead over the date line or a pole.
-    whole = np.flatnonzero((np.abs(lat) <= 90) & (np.abs(lon) <= 180))
-    ashore = whole[source.is_inside(row[whole], lat[whole], lon[whole])]
+    on_earth = np.flatnonzero((np.abs(lat) <= 90) & (np.abs(lon) <= 180))
+    ashore = on_earth[source.is_inside(row[on_earth], lat[on_earth], lon[on_earth])]
     own = splits[cell_number(lat[ashore], lon[ashore])] == splits[source.home_cell(row[ashore])]
     late = before >= FIRST_LATE
     rule = keeps_clear_of_land if late else keeps_clear

@@ -11,7 +11,7 @@ from tasks.geo.distance import EARTH_RADIUS_KM, on_sphere
 if TYPE_CHECKING:
     from scipy.spatial import cKDTree
 
-MANY_TREES = 8  # more are asked faster as one
+MANY_TREES = 8  # more are searched faster as one
 BLOCK = 200_000  # points taken in together
 
 Floats = NDArray[np.float64]
@@ -34,7 +34,7 @@ class Spacing:
         # One block after another is the same as all at once, but for the close pairs there are to hold in memory.
         for begin in range(0, len(lat), BLOCK):
             block = slice(begin, begin + BLOCK)
-            # Neighbours in space side by side in memory: the trees are built and asked several times faster.
+            # Neighbours in space side by side in memory: the trees are built and searched several times faster.
             order = np.lexsort((lon[block], np.floor(lat[block] * 2)))
             taken[begin + order] = self._accept(on_sphere(lat[block][order], lon[block][order]), order)
         return taken

@@ -13,7 +13,7 @@ _MODULES = {"STAGES": "snapshot", "renew_site": "site"}
 
 
 def __getattr__(name: str) -> Any:
-    """Imported when asked for: the site draws with libraries that a command's closing words do without."""
+    """Imported when requested: the site draws with libraries that a command's closing words do without."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module(f"tasks.review.{_MODULES.get(name, 'approval')}"), name)

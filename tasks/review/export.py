@@ -378,7 +378,7 @@ class Copy:
     form: str
     snapshot_id: str
     exported_at: datetime
-    pictures: int  # of those that were asked for
+    pictures: int  # of those that were requested
 
 
 def exports_of(lake: Lake, image_ids: Sequence[str]) -> list[Copy]:

@@ -6,7 +6,7 @@ ask by a name of its own that leads to this machine (the host is compared).
 
 All reports of the lake are shown, each below the name of its snapshot or stage; one snapshot's at `/` as well. With a
 base URL the server is behind a proxy and shows them there: `flows.reports_url` with the same address makes Prefect's
-artifacts lead to it. Links from other sites bring the cookie along then (SameSite=Lax), and who has none is asked for
+artifacts lead to it. Links from other sites bring the cookie along then (SameSite=Lax), and who has none is sent
 the token.
 """
 
@@ -256,7 +256,7 @@ class KnownHost:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and not self._knows(Headers(scope=scope).get("host", "")):
-            refusal = PlainTextResponse("asked for by a name that is not this server's", 421)
+            refusal = PlainTextResponse("requested by a name that is not this server's", 421)
             await refusal(scope, receive, send)
         else:
             await self._app(scope, receive, send)

@@ -1,8 +1,8 @@
 """What a run would cost: the items that are pending, times what the last runs of the step took for one of them.
 
 Time, requests and bytes come from the table `runs`; calls and tokens from `calls`, which also holds what a killed run
-paid for, as far as they were of the models that would be asked now; money follows from today's prices. A step that was
-never run with these models gets the defaults below, and says so. No service is asked and nothing is written.
+paid for, as far as they were of the models that would answer now; money follows from today's prices. A step that was
+never run with these models gets the defaults below, and says so. No service is queried and nothing is written.
 """
 
 import json

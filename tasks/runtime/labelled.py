@@ -10,7 +10,7 @@ from tasks.runtime.runner import Inputs
 
 @dataclass(frozen=True)
 class PictureFilter:
-    """Which labelled pictures a recipe is asked about and trained on."""
+    """Which labelled pictures a recipe answers and is trained on."""
 
     kinds: tuple[str, ...] = ("panorama", "photo")
     min_pixels: int = 0  # of those taken on the ground; scenes have the size that collection asks for

@@ -255,7 +255,7 @@ def _run_columns(
 
 
 def _plan(stage: Stage | ColumnStage, items: pl.DataFrame, ledger: Ledger, context: Context, asks: bool) -> RunPlan:
-    """What is to be done, after the user was asked where much would be paid for again; what is there is revived."""
+    """What is to be done, after the user agreed where much would be paid for again; what is there is revived."""
     plan = ledger.plan_run(items)
     paid = asks and TABLES[stage.writes[-1]].keeps_versions
     plan = replace(plan, todo=items_to_run(plan, ledger, paid, context.run, context.confirm))

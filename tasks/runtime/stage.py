@@ -173,7 +173,7 @@ class Context:
     progress: Callable[[Tick], None] = lambda tick: None
     ready: Callable[[], None] = lambda: None  # called before a stage with work to do asks its services
     run: RunSettings = field(default_factory=RunSettings)
-    confirm: Callable[[Redo], bool] = lambda redo: False  # asked before many finished items are paid for again
+    confirm: Callable[[Redo], bool] = lambda redo: False  # called before many finished items are paid for again
     flow_run_id: str = ""
     config_json: str = "{}"
     snapshot: Snapshot | None = None  # for the stages after the review; none: the newest approved

@@ -1,4 +1,4 @@
-"""One request to a model, made at most once: found among earlier replies, or asked, written down and then used.
+"""One request to a model, made at most once: found among earlier replies, or sent, written down and then used.
 
 What the calls of an item cost is summed up beside the work: an item that fails has spent it as well.
 """
@@ -86,7 +86,7 @@ class Request:
     model: str
     request_hash: str
     sampling_json: str
-    is_repeatable: bool  # the same request, asked again, is to have the same answer
+    is_repeatable: bool  # the same request, sent again, is to have the same answer
 
 
 def identify(
@@ -119,7 +119,7 @@ _sorted_json = json.JSONEncoder(sort_keys=True, separators=(",", ":"), default=s
 
 @functools.lru_cache(maxsize=64)
 def _asked_of(base_url: str, endpoint: str, model: str) -> str:
-    """A list of what is asked, as JSON without its end."""
+    """A list of questions, as JSON without its end."""
     server = server_of(base_url)
     return _sorted_json([server, endpoint if server == "loopback" else "", model])[:-1]
 

@@ -149,7 +149,7 @@ class OpenAIServer:
     async def embed(
         self, model: str, texts: Sequence[str], price: Price | None = None
     ) -> tuple[NDArray[np.float64], Usage]:
-        """The vectors of texts, one row a text, in the order asked, and what they used."""
+        """The vectors of texts, one row a text, in the order of the texts, and what they used."""
         # An empty text is refused by the protocol; a space has a vector, and no level compares it.
         body = {"model": model, "input": [text or " " for text in texts], "encoding_format": "float"}
         value, response = await self.http.request_json("POST", "/embeddings", body=body, expected=self._expected)
@@ -264,7 +264,7 @@ def _official_client(base_url: str, secrets: tuple[str, ...], transport: HttpTra
 
 
 def no_price(role: str, model: str | None) -> str:
-    """Why a role cannot be asked within a money budget."""
+    """Why a role cannot be queried within a money budget."""
     return (
         f"models.budget_usd is set, but what role '{role}' (model '{model or role}') costs is not known: give "
         f"models.roles.{role}.price.prompt and .completion, US dollars for a million tokens, or leave the budget out"
@@ -351,7 +351,7 @@ class Chat:
         return target.price.of(question_tokens(messages, fields.get("tools")), answer_tokens(fields))
 
     async def embed(self, role: str, texts: Sequence[str]) -> NDArray[np.float64]:
-        """The vectors of texts by the role's model, one row a text; asked once, counted and paid for like a reply."""
+        """The vectors of texts by the role's model, one row a text; requested, counted and paid for like a reply."""
         target = self._models.target(role, self._default)
         server, log = self._server(target.endpoint), self._models.calls
         model = target.model or await server.only_model()

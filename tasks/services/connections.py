@@ -1,4 +1,4 @@
-"""Which server a service or a role is asked of, with which key, model and parameters.
+"""Which server a service or a role goes to, with which key, model and parameters.
 
 >>> connections = connect(settings.services, os.environ)
 >>> chat = Chat(connections.chat)
@@ -37,7 +37,7 @@ class Target:
         return self.price is not None and self.price.of(1, 1) == 0
 
     def parameters(self, request: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-        """(fields of the request, further fields of its body): what is asked for, else what the role says."""
+        """(fields of the request, further fields of its body): what is requested, else what the role says."""
         role = self.settings
         sent = self._defaults | {name: value for name, value in request.items() if value is not None}
         sent.pop("extra_body", None)
@@ -66,14 +66,14 @@ class Models:
     calls: CallLog | None = None  # where calls are written down; None: nowhere
 
     def target(self, role: str, default: str) -> Target:
-        """What a role is asked of; `default` is the endpoint of roles that are not named in the settings."""
+        """Where a role goes; `default` is the endpoint of roles that are not named in the settings."""
         settings = self.settings.role(role)
         name = settings.endpoint
         if role not in self.settings.roles and name != TRAINED:
             name = default
         connection = self.endpoints.get(name)
         if connection is None:
-            raise StageRefused(f"role '{role}' is asked of the endpoint '{name}', but services.{name} names no server")
+            raise StageRefused(f"role '{role}' goes to the endpoint '{name}', but services.{name} names no server")
         endpoint = connection.endpoint
         model = settings.model or (None if name == TRAINED else role)
         listed = endpoint.price_of(model) if isinstance(endpoint, ChatEndpoint) else None
@@ -87,7 +87,7 @@ class Models:
 
 @dataclass(frozen=True)
 class ChatConnection(Connection):
-    """A chat service that knows the roles, and the other servers that they may be asked of."""
+    """A chat service that knows the roles, and the other servers that they may go to."""
 
     models: Models = field(default_factory=Models, repr=False, compare=False)
 
@@ -178,14 +178,14 @@ def connect(
     """The services with their keys from the environment, or MissingKeys naming all that are not there.
 
     With `needed`, only those services must have their keys: a plan needs none. Where `chat` is among them, so must the
-    endpoints of the roles that are to be asked, by default of all that the settings name.
+    endpoints of the roles that are to be queried, by default of all that the settings name.
     """
     missing: list[str] = []
     models = models or ModelsSettings()
     chat_endpoints = {models.role(role).endpoint for role in (models.roles if roles is None else roles)}
     if roles is None and needed is not None and CHAT not in needed:
         chat_endpoints = set()
-    # Where all roles are asked of other endpoints, that of the name `chat` is not needed.
+    # Where all roles go to other endpoints, that of the name `chat` is not needed.
     needed = (
         None if needed is None else ({service for service in needed if service != CHAT or not roles} | chat_endpoints)
     )

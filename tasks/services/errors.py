@@ -15,7 +15,7 @@ from schemas.messages import Usage
 T = TypeVar("T")
 
 Kind = Literal[
-    "rate_limit",  # asked too often: waiting a little helps
+    "rate_limit",  # too many requests: waiting a little helps
     "quota",  # a quota or a day's budget is used up: only waiting for its renewal helps
     "outage",  # the service is down, or the connection broke
     "timeout",  # no answer in time
@@ -27,7 +27,7 @@ Kind = Literal[
     "too_big",  # the box (or the request) is larger than the service allows
     "too_dense",  # the box holds more than the service answers; split it
     "rejected",  # the service says the request itself is wrong
-    "blocked",  # an address that is not asked, or a host that does not give what is needed, whatever the file
+    "blocked",  # an address that is not queried, or a host that does not give what is needed, whatever the file
 ]
 
 # Every other query parameter may be a token or part of a signature, so only these are ever shown.
@@ -67,7 +67,7 @@ def safe_text(text: str, secrets: tuple[str, ...] = (), limit: int = 200) -> str
 
 
 class ServiceError(Exception):
-    """A service did not give what was asked.
+    """A service did not give what was requested.
 
     `retryable` says that the same request may succeed later. The message never holds a secret: the raising code
     passes text through `safe_text` and addresses through `safe_url`.
@@ -154,7 +154,7 @@ def error_by_status(service: str, response: HttpResponse, secrets: tuple[str, ..
     kind: Kind
     if status == 403 and "html" in response.content_type.lower():
         detail = (
-            f"a gateway refuses us with a page (403), and nothing more is asked: lower services.{service}."
+            f"a gateway refuses us with a page (403), and nothing more is requested: lower services.{service}."
             "requests_per_minute, name services.contact, or look at the proxy on the way"
         )
         return ServiceError(service, "banned", f"{detail} ({response.url})", status=status)

@@ -137,7 +137,7 @@ def _of_gazetteer(place: Place) -> GeocodeCandidate:
 
 
 class RecallingGeocoder:
-    """A geocoder, but for what it was asked before on a lake: after a kill nothing is asked twice."""
+    """A geocoder, but for what it was queried before on a lake: after a kill nothing is queried twice."""
 
     def __init__(self, geocoder: "AnyGeocoder", store: Responses, server: str) -> None:
         self._geocoder, self._store, self._server = geocoder, store, server

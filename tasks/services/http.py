@@ -66,7 +66,7 @@ class HttpClient:
     """Requests to one service: within its budgets and concurrency, tried again by kind of error.
 
     Addresses other than `base_url` and `configured` were named by others: unless the service itself is in a private
-    network, only public hosts are asked for them. `send` replaces the transport.
+    network, only public hosts get them. `send` replaces the transport.
     """
 
     def __init__(
@@ -192,7 +192,7 @@ class HttpClient:
             tried += 1
             wait_s = self._wait_before_retry(tried, failed)
             first_refused_s = first_refused_s or time.monotonic()
-            # A host that is asked at its own pace refuses now and then: patience ends that, not a number of tries.
+            # A host that is queried at its own pace refuses now and then: patience ends that, not a number of tries.
             is_paced = failed.kind == "rate_limit" and host.pace.interval_s > 0
             is_patient = is_paced and time.monotonic() - first_refused_s < self.endpoint.limit_patience_s
             is_over = tried >= self.endpoint.max_attempts and not is_patient
@@ -328,7 +328,7 @@ class HttpClient:
 
     def _check_status(self, response: HttpResponse, request: HttpRequest, classify: Classify | None) -> None:
         if response.status == 206 and not any(name.lower() == "range" for name in request.headers):
-            raise self.bad_response("a part that was not asked for", response, retryable=True)
+            raise self.bad_response("a part that was not requested", response, retryable=True)
         if not 200 <= response.status < 300:
             exact = classify(response) if classify else None
             failed = exact or error_by_status(self.service, response, self.secrets)

@@ -115,7 +115,7 @@ class Breaker:
         elif named_s is None and self._in_a_row < self._after:
             return None
         if named_s is not None:
-            # Refused again after the very time it named, it is asked less and less often.
+            # Refused again after the very time it named, it is queried less and less often.
             pause_s = max(named_s, self._at_least_s) if is_probe else named_s
             self._at_least_s = min(2 * self._at_least_s, self._first_pause_s)
             return self._open(pause_s)
@@ -340,7 +340,7 @@ class Pace:
     """The time between requests that a host takes, learned from its refusals: many name neither limit nor time.
 
     A refusal doubles the interval, an answer shortens it. So a host that refuses a fifth of all requests by chance is
-    not slowed down, and one that takes a request a second is asked about once a second.
+    not slowed down, and one that takes a request a second gets about one a second.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:

@@ -261,7 +261,7 @@ def _kind(row: dict[str, Any]) -> str:
 class BothMaps:
     """Two providers as one, as maps are served by region: what lies in China is the first's, all else the second's.
 
-    A name may be anywhere, so both are asked for it. Ids tell whose they are.
+    A name may be anywhere, so both get it. Ids tell whose they are.
     """
 
     SAME_KM = 0.2  # two points of one name nearer than this are one

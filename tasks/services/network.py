@@ -155,7 +155,7 @@ class Network:
         return self._open[guarded][0]
 
     def proxy_of(self, url: URL) -> URL | None:
-        """The proxy that an address is asked through."""
+        """The proxy that an address is queried through."""
         key = url.scheme, url.host or ""
         if key not in self._proxy_of:
             self._proxy_of[key] = self._find_proxy(*key)

@@ -1,7 +1,7 @@
-"""How often a service may be asked: evenly over the minute, counted over the day.
+"""How often a service may be queried: evenly over the minute, counted over the day.
 
 `grant` is the whole rule, as a function of what was granted before and of the time. A `RateBudget` keeps that
-standing: in this process, in a file that all processes of a lake share, or in an actor that holds the file.
+state: in this process, in a file that all processes of a lake share, or in an actor that holds the file.
 `RateLimiter` leases permits from it, in batches for all requests of this process that wait.
 """
 
@@ -33,7 +33,7 @@ LONGEST_PAUSE_S = 3600.0
 
 
 @dataclass(frozen=True)
-class Standing:
+class BudgetState:
     """What was granted of one budget."""
 
     next_s: float = 0.0  # unix time of the next free moment
@@ -63,40 +63,40 @@ def usable_s(allowance: Allowance) -> float:
     return max(0.1, SLACK_S - gap_s(allowance))
 
 
-def grant(standing: Standing, allowance: Allowance, want: int, now_s: float) -> tuple[Lease, Standing]:
-    """At most `want` permits, and the standing after them."""
+def grant(state: BudgetState, allowance: Allowance, want: int, now_s: float) -> tuple[Lease, BudgetState]:
+    """At most `want` permits, and the state after them."""
     day = int(now_s // DAY_S)
-    used = standing.used if standing.day == day else 0
+    used = state.used if state.day == day else 0
     midnight_s = (day + 1) * DAY_S - now_s
     count = min(want, MOST_AT_ONCE)
     if allowance.per_day is not None:
         count = min(count, allowance.per_day - used)
         if count <= 0:
-            return Lease(0, again_s=midnight_s, used_up=True, day=day), Standing(standing.next_s, day, used)
+            return Lease(0, again_s=midnight_s, used_up=True, day=day), BudgetState(state.next_s, day, used)
     gap = gap_s(allowance)
     if gap == 0.0:
-        return Lease(count, day=day), Standing(standing.next_s, day, used + count)
-    # A standing farther ahead than it can be was written by a clock that has been set back since.
-    next_s = standing.next_s if standing.next_s <= now_s + HORIZON_S + gap else now_s
+        return Lease(count, day=day), BudgetState(state.next_s, day, used + count)
+    # A state farther ahead than it can be was written by a clock that has been set back since.
+    next_s = state.next_s if state.next_s <= now_s + HORIZON_S + gap else now_s
     first_s = max(next_s, now_s - max(0.0, BURST_S - gap))
     ahead_s = now_s + HORIZON_S - first_s
     if ahead_s < 0:
-        return Lease(0, again_s=-ahead_s, day=day), Standing(next_s, day, used)
+        return Lease(0, again_s=-ahead_s, day=day), BudgetState(next_s, day, used)
     count = min(count, int(ahead_s / gap) + 1)
     lease = Lease(count, wait_s=first_s - now_s, gap_s=gap, day=day)
-    return lease, Standing(first_s + count * gap, day, used + count)
+    return lease, BudgetState(first_s + count * gap, day, used + count)
 
 
-def give_back(standing: Standing, day: int, count: int) -> Standing:
-    """The standing after unused permits came back: the day's count gets them, their moments are gone."""
-    if standing.day != day:
-        return standing
-    return Standing(standing.next_s, day, max(0, standing.used - count))
+def give_back(state: BudgetState, day: int, count: int) -> BudgetState:
+    """The state after unused permits came back: the day's count gets them, their moments are gone."""
+    if state.day != day:
+        return state
+    return BudgetState(state.next_s, day, max(0, state.used - count))
 
 
 @dataclass(frozen=True)
 class Paused:
-    """How often and how long nothing was asked of a service, because it said that its limit was reached."""
+    """How often and how long nothing was requested of a service, because it said that its limit was reached."""
 
     until_s: float = 0.0  # unix time
     times: int = 0
@@ -126,7 +126,7 @@ class RateBudget(Protocol):
 
     def give_back(self, bucket: str, day: int, count: int) -> None: ...
 
-    def standing(self, bucket: str) -> Standing: ...
+    def state(self, bucket: str) -> BudgetState: ...
 
     def pause(self, name: str, seconds: float) -> None: ...
 
@@ -135,7 +135,7 @@ class RateBudget(Protocol):
     def pauses(self) -> dict[str, Paused]: ...
 
 
-Books = tuple[dict[str, Standing], dict[str, Paused]]  # standings by bucket, pauses by service
+BudgetStates = tuple[dict[str, BudgetState], dict[str, Paused]]  # states by bucket, pauses by service
 
 
 class ProcessRateBudget:
@@ -143,44 +143,44 @@ class ProcessRateBudget:
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
         self._clock, self._lock = clock, threading.Lock()
-        self._held: Books = {}, {}
+        self._held: BudgetStates = {}, {}
 
     @contextlib.contextmanager
-    def _books(self) -> Iterator[Books]:
-        """The books, for one process at a time."""
+    def _states(self) -> Iterator[BudgetStates]:
+        """All states and pauses, for one process at a time."""
         with self._lock:
             yield self._held
 
     def lease(self, bucket: str, allowance: Allowance, want: int) -> Lease:
         """At most `want` permits of a budget."""
-        with self._books() as (standings, _):
-            # The clock is read inside: time spent waiting for the books must not count as a moment missed.
-            lease, standings[bucket] = grant(standings.get(bucket, Standing()), allowance, want, self._clock())
+        with self._states() as (states, _):
+            # The clock is read inside: time spent waiting for the file must not count as a moment missed.
+            lease, states[bucket] = grant(states.get(bucket, BudgetState()), allowance, want, self._clock())
             return lease
 
     def give_back(self, bucket: str, day: int, count: int) -> None:
         """Put back permits that were not used."""
-        with self._books() as (standings, _):
-            standings[bucket] = give_back(standings.get(bucket, Standing()), day, count)
+        with self._states() as (states, _):
+            states[bucket] = give_back(states.get(bucket, BudgetState()), day, count)
 
-    def standing(self, bucket: str) -> Standing:
+    def state(self, bucket: str) -> BudgetState:
         """What was granted so far."""
-        with self._books() as (standings, _):
-            return standings.get(bucket, Standing())
+        with self._states() as (states, _):
+            return states.get(bucket, BudgetState())
 
     def pause(self, name: str, seconds: float) -> None:
-        """A service is to be asked nothing for this time; 0: it answers again."""
-        with self._books() as (_, pauses):
+        """A service is to be sent nothing for this time; 0: it answers again."""
+        with self._states() as (_, pauses):
             pauses[name] = pause(pauses.get(name, Paused()), seconds, self._clock())
 
     def paused_s(self, name: str) -> float:
-        """Seconds for which a service still wants to be asked nothing."""
-        with self._books() as (_, pauses):
+        """Seconds for which a service still wants to be sent nothing."""
+        with self._states() as (_, pauses):
             return paused_s(pauses.get(name, Paused()), self._clock())
 
     def pauses(self) -> dict[str, Paused]:
         """All pauses so far, by service."""
-        with self._books() as (_, pauses):
+        with self._states() as (_, pauses):
             return dict(pauses)
 
 
@@ -209,13 +209,13 @@ class BudgetFile(ProcessRateBudget):
         return (BudgetFile, (self.path,))
 
     @contextlib.contextmanager
-    def _books(self) -> Iterator[Books]:
+    def _states(self) -> Iterator[BudgetStates]:
         with self._file.transaction() as connection:
-            standings: dict[str, Standing] = _read(connection, "standings", Standing)
+            states: dict[str, BudgetState] = _read(connection, "standings", BudgetState)
             pauses: dict[str, Paused] = _read(connection, "pauses", Paused)
-            before = {**standings}, {**pauses}
-            yield standings, pauses
-            _write(connection, "standings", before[0], standings)
+            before = {**states}, {**pauses}
+            yield states, pauses
+            _write(connection, "standings", before[0], states)
             _write(connection, "pauses", before[1], pauses)
 
 

@@ -1,6 +1,6 @@
-"""What services were asked and what they answered, kept once for a lake: one SQLite file in WAL mode.
+"""What services were queried and what they answered, kept once for a lake: one SQLite file in WAL mode.
 
-An entry has a namespace (`chat`, `tool`, `geocoder`, `collect.box`, …), a key (a hash of what was asked), and the
+An entry has a namespace (`chat`, `tool`, `geocoder`, `collect.box`, …), a key (a hash of what was queried), and the
 answer. Answers of models, tools and geocoders live as long as the lake; those of collect expire. An answer is in the
 file before it is used, so a run that is killed asks again only what was in flight at that moment.
 
@@ -82,7 +82,7 @@ class SharedFile:
         try:
             yield self._connection()
         except (sqlite3.Error, OSError) as error:
-            # Refused, for nothing may be asked without it: every other item would end the same way.
+            # Refused, for nothing may be queried without it: every other item would end the same way.
             if _is_full(error):
                 full = f"no space left on the disk of '{self.path}' for {self._holds}; free some and run again"
                 raise StageRefused(full) from error
@@ -155,7 +155,7 @@ class Keep:
     value: bytes
     asked_at: float
     expires_at: float | None = None  # None: it lives as long as the lake
-    item_id: str | None = None  # of the item that asked first
+    item_id: str | None = None  # of the item that was first
 
 
 @dataclass(frozen=True)
@@ -254,7 +254,7 @@ class ResponseStore:
 
 
 def digest_key(*request: Any) -> str:
-    """The key of what was asked: JSON values that tell it from everything else."""
+    """The key of what was queried: JSON values that tell it from everything else."""
     return hashlib.sha256(json.dumps(request, sort_keys=True).encode()).hexdigest()
 
 
@@ -329,7 +329,7 @@ def writer_of(store: Responses) -> BatchedWriter:
         return _writers[id(store)][1]
 
 
-# Held while something is asked, by event loop, namespace and key.
+# Held while something is queried, by event loop, namespace and key.
 _asking: WeakValueDictionary[tuple[int, str, str], asyncio.Lock] = WeakValueDictionary()
 
 

@@ -60,7 +60,7 @@ def _all_items(search: ItemSearch) -> list[dict[str, Any]]:
 
 
 class _SearchPages(StacApiIO):
-    """Pages of one search, asked for through our HTTP client in its event loop."""
+    """Pages of one search, requested through our HTTP client in its event loop."""
 
     def __init__(self, http: HttpClient, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(max_retries=None)
@@ -238,7 +238,7 @@ class Stac(ServiceClient):
                 )
             total = int(content_range[3]) if content_range[3] != "*" else end
             if int(content_range[1]) != start or len(response.body) != min(end, total) - start:
-                raise self._http.bad_response("other bytes than were asked for", response, retryable=True)
+                raise self._http.bad_response("other bytes than were requested", response, retryable=True)
 
         joint = "&" if urlsplit(href).query else "?"
         response = await self._http.fetch(

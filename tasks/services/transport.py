@@ -57,7 +57,7 @@ class Download:
     """One file over as many attempts as it takes: a transfer that broke off is continued where it ended.
 
     Only a strong validator promises the same bytes under it. Ranges and lengths count encoded bytes, so the file is
-    asked for without an encoding.
+    requested without an encoding.
     """
 
     data: bytes = b""
@@ -79,7 +79,7 @@ class Download:
         if status in (200, 206, 416):
             self.data = b""
         if status == 206:
-            raise ValueError("not the part of the file that was asked for")
+            raise ValueError("not the part of the file that was requested")
         if status == 416 and held:
             raise ValueError("the host has another file by now")
 
@@ -97,10 +97,10 @@ class Download:
 
     def join(self, data: bytes) -> bytes:
         """The whole file, of which this is the last part; ValueError if the parts do not add up."""
-        whole, self.data = self.data + data, b""
-        if len(whole) != self.length:
+        complete_body, self.data = self.data + data, b""
+        if len(complete_body) != self.length:
             raise ValueError("the parts do not add up to the file")
-        return whole
+        return complete_body
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ class HttpRequest:
     headers: Mapping[str, str] = field(repr=False)
     body: bytes | None = field(default=None, repr=False)
     kind: str = ""  # by which it is counted
-    guarded: bool = False  # others named the address: only public hosts are asked
+    guarded: bool = False  # others named the address: only public hosts are queried
     download: Download | None = None  # a file that may come in parts
 
 
@@ -224,7 +224,7 @@ class HttpTransport:
         limit = self._most_bytes - (len(request.download.data) if request.download else 0)
         encoding = transfer.headers.get("content-encoding", "").strip().lower()
         if encoding not in ("", "identity", "gzip", "x-gzip"):
-            raise ValueError(f"the body is encoded as {encoding[:40]!r}, which was not asked for")
+            raise ValueError(f"the body is encoded as {encoding[:40]!r}, which was not requested")
         gzip = zlib.decompressobj(_GZIP) if encoding.endswith("gzip") else None
         body = transfer.body
         async for piece in response.content.iter_any():

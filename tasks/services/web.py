@@ -21,7 +21,7 @@ class Pictures(ServiceClient):
     def __init__(
         self, rules: WebRules, max_file_mb: float, contact: str | None = None, rate_budget: RateBudget | None = None
     ) -> None:
-        # Nothing is ever asked of this base address: every request names its own.
+        # Nothing is ever requested of this base address: every request names its own.
         here = "http://127.0.0.1" if rules.allow_private else "https://pictures.invalid"
         endpoint = Endpoint(
             base_url=here,

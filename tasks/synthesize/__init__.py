@@ -12,6 +12,6 @@ STAGES = [STAGE]
 
 
 def check(settings: SynthesizeSettings) -> None:
-    """Refuse a file of notes that cannot be read before anything is asked."""
+    """Refuse a file of notes that cannot be read before anything is queried."""
     for recipe in chosen_recipes(settings):
         RECIPES[recipe].notes(settings, empty_rows("notes"))

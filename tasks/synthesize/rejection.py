@@ -110,7 +110,7 @@ def judge_trajectory(
     """Kept iff every call was well-formed and answered, and the answer has the prompt's form and is near the truth.
 
     The recipe judges its answer; `max_error_km` is how near a point has to be. Further rules are those of `rules_of`;
-    `readings` is what was read in each picture by another model (`tasks.agent.readings`), None where none was asked.
+    `readings` is what was read in each picture by another model (`tasks.agent.readings`), None where none was queried.
     """
     reasons = _process_reasons(trajectory, recipe.process_error)
     judged = recipe.judge(trajectory.final_text, truth, settings.max_error_km)

@@ -1,7 +1,5 @@
 """The model card: what a model was trained on, under which licences, how well it does, how to make it again."""
 
-from __future__ import annotations
-
 import json
 
 import polars as pl

@@ -1,7 +1,5 @@
 """Resumable checkpoints: written beside, synchronized to disk, then renamed, so that a kill leaves no partial one."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import json
@@ -99,15 +97,15 @@ def load_checkpoint(path: Path, model: Any, optimizer: Any) -> Progress:
 
 def resume_checkpoint(folder: Path, model: Any, optimizer: Any) -> Progress:
     """Go on from the newest checkpoint that can be read; from the start where there is none."""
-    whole = checkpoints(folder)
-    for path in reversed(whole):
+    complete_checkpoints = checkpoints(folder)
+    for path in reversed(complete_checkpoints):
         try:
             return load_checkpoint(path, model, optimizer)
         except GeofixError:
             raise
         except Exception as error:  # noqa: BLE001 - a damaged file raises whatever its reader stumbles over
             logger.warning("checkpoint %s cannot be read (%s); the one before it is tried", path, type(error).__name__)
-    if whole:
+    if complete_checkpoints:
         raise GeofixError(f"none of the checkpoints in {folder} can be read; delete the folder to train from the start")
     return Progress()
 

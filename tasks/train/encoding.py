@@ -7,8 +7,6 @@ Qwen3-VL's template (`tasks/agent/render.py`) has a twin that marks what the ass
 template is encoded turn by turn: what it is prompted with, then what it says, as in a rollout.
 """
 
-from __future__ import annotations
-
 import functools
 import importlib.util
 import io

@@ -1,7 +1,5 @@
 """What a training run would take: samples, steps and memory of each phase, before anything is loaded."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from dataclasses import dataclass
@@ -31,7 +29,7 @@ class Forecast:
     pictures: int
     memory: Needed
     advice: str
-    settings: TrainSettings  # with what `auto` stands for on the GPU that was asked about
+    settings: TrainSettings  # with what `auto` stands for on the GPU in question
 
     @property
     def engine_share(self) -> float:

@@ -1,7 +1,5 @@
 """One training job: a folder that is resumed where it stopped and renamed into place when it is done."""
 
-from __future__ import annotations
-
 import contextlib
 import shutil
 from collections.abc import Callable, Mapping

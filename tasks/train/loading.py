@@ -1,7 +1,5 @@
 """A checkpoint's model and processor in memory, for training and for serving."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

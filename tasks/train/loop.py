@@ -4,8 +4,6 @@ A program (supervised.py, grpo.py) computes the gradients of one optimizer step.
 the seed and the step's number, so a resumed run needs no generator's state and takes the same steps.
 """
 
-from __future__ import annotations
-
 import logging
 import math
 import time

@@ -1,7 +1,5 @@
 """One training job on several processes, started by Ray Train: each is given its rank, and rank 0 writes."""
 
-from __future__ import annotations
-
 import logging
 import os
 import tempfile

@@ -1,7 +1,5 @@
 """Opening the model that a phase starts from; what is wrong with it is said before anything heavy is loaded."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

@@ -1,6 +1,6 @@
 """The packaged models: a base that can see, and an agent made of it that finds places of the offline world.
 
-Each is one safetensors file, unpacked to the user's cache when it is first asked for. The agent shares the base's
+Each is one safetensors file, unpacked to the user's cache when it is first requested. The agent shares the base's
 vision tower, which its training left alone: its file holds the language model only. Matrices are int8 with a scale for
 each row, everything else is bf16; the text files of the model's folder (configuration, tokenizer, processor) are its
 metadata. docs/it-learns.md says how they were made and what they can do.

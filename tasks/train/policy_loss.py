@@ -1,7 +1,5 @@
 """GRPO's objective on log-probabilities: clipped ratios times advantages, and a low-variance KL to the reference."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal

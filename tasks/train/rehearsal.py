@@ -4,8 +4,6 @@ The file is what TRL reads and `geofix trajectories --as trl` writes: `messages`
 `images` (bytes of the pictures, in the order in which the parts name them).
 """
 
-from __future__ import annotations
-
 import io
 from collections.abc import Callable
 from typing import Any

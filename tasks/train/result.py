@@ -1,7 +1,5 @@
 """What a finished training job leaves in its folder; read without torch."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass, field
 from pathlib import Path

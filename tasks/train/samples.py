@@ -6,8 +6,6 @@ trainer shows; GRPO has the question alone for every picture, or for those that 
 kinds of pictures are the recipe's. The reward needs the address levels beside the point, so each row carries them.
 """
 
-from __future__ import annotations
-
 import json
 from typing import Any
 
@@ -210,7 +208,7 @@ SPLIT = "validation"
 
 
 def held_out(lake: Lake, settings: TrainSettings) -> list[dict[str, Any]]:
-    """Pictures of the validation split, the same ones in every lake that holds them, as many as are asked about."""
+    """Pictures of the validation split, the same ones in every lake that holds them, as many as are answered."""
     recipe, prompt = known_recipe(settings), rollout_prompt(settings.recipe, settings.grpo.max_turns, settings.prompt)
     images = recipe.pictures.apply(lake.read("images")).select("image_id", "extension")
     labels = (

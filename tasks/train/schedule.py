@@ -1,7 +1,5 @@
 """Learning rates by step, as transformers' schedulers give them."""
 
-from __future__ import annotations
-
 import math
 from typing import Literal
 

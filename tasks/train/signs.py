@@ -1,7 +1,5 @@
 """Signs that a training run goes wrong, named at the step at which they show."""
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 

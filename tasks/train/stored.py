@@ -4,8 +4,6 @@ Rank 0 uploads each checkpoint as it is written. Every process downloads what th
 leaves aside what only its own disk holds: all must go on from the same step. In a lake on a disk nothing is copied.
 """
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

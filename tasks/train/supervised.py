@@ -1,7 +1,5 @@
 """SFT and cold start: packed conversations, the loss on the assistant's tokens alone."""
 
-from __future__ import annotations
-
 import logging
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -137,7 +135,7 @@ def with_picture(samples: list[Sample], fast: TrainableModel, ranks: Ranks) -> l
 
 def even_out(packed: Sequence[Any], fast: TrainableModel, ranks: Ranks) -> Iterator[Any]:
     """The passes, and as many blank ones as the process with the most has more."""
-    missing = ranks.most(len(packed)) - len(packed)  # asked before the first pass: all processes are here then
+    missing = ranks.most(len(packed)) - len(packed)  # called before the first pass: all processes are here then
     yield from packed
     for _ in range(missing):
         yield fast.pack([fast.blank_sample()])

@@ -1,7 +1,5 @@
 """What a model is trained on, as token ids: conversations, and prompts with their completions."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

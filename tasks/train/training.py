@@ -1,7 +1,5 @@
 """From a link of the chain to its model: base or parent opened, the phase's program run, the result put in place."""
 
-from __future__ import annotations
-
 import contextlib
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -1,6 +1,4 @@
-"""Validation during training: the held-out pictures asked about, scored as the recipe and the papers score."""
-
-from __future__ import annotations
+"""Validation during training: the held-out pictures answered, scored as the recipe and the papers score."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence

@@ -10,8 +10,6 @@
 | launch.yaml, launch.sh | verl's configuration with every figure of `train.grpo`, and the command |
 """
 
-from __future__ import annotations
-
 import json
 import math
 import shutil
@@ -110,7 +108,7 @@ def write_verl_folder(lake: Lake, config: Config, out: Path, model: str, snapsho
 
 
 def curriculum_order(rows: Sequence[Row], epochs: float) -> list[Row]:
-    """All questions of a run, once each time they are asked, as `grpo.py` orders them: phase I, then both phases mixed.
+    """All questions of a run, once each time they come, as `grpo.py` orders them: phase I, then both phases mixed.
 
     verl does not watch for phase I to converge, so phase II begins when all of phase I has been seen.
     """

@@ -19,6 +19,7 @@ def test_a_link_is_made_only_where_a_web_server_shows_the_reports(
 ) -> None:
     links: list[dict[str, Any]] = []
     pages: list[dict[str, Any]] = []
+    monkeypatch.setattr("flows.recording.is_recorded", lambda: True)
     monkeypatch.setattr(artifacts, "create_link_artifact", lambda **given: links.append(given))
     monkeypatch.setattr(artifacts, "create_markdown_artifact", lambda **given: pages.append(given))
     session = Session(Config.model_validate({"flows": {"reports_url": url}}), Lake(tmp_path / "mit Leerraum"))

@@ -41,7 +41,9 @@ class Pipeline:
         self.broken: Callable[[str, Config], bool] = lambda name, config: False
         self.number = 0
 
-    def __call__(self, name: str) -> Callable[..., list[Any]]:
+    def __call__(self, name: str) -> Any:
+        """A flow, as far as it is run without Prefect."""
+
         def flow(options: RunOptions, **parameters: Any) -> list[Any]:
             config = options.resolve()
             self.calls.append((name, config, parameters))
@@ -73,7 +75,7 @@ class Pipeline:
                 lake.upsert("scores", rows, commit)
             return [SimpleNamespace(failed=0)]
 
-        return flow
+        return SimpleNamespace(name=name, fn=flow)
 
     def phases(self) -> list[tuple[str, ...]]:
         return [config.train.phases for name, config, _ in self.calls if name == "pipeline"]

@@ -1,4 +1,4 @@
-"""An answer in the form that is asked for: labelled lines, JSON, or levels divided by semicolons.
+"""An answer in the form that is requested: labelled lines, JSON, or levels divided by semicolons.
 
 The form is read from the request's own words or its JSON schema, never assumed: a prompt that asks for `Country: ...`
 lines gets lines, one that shows a JSON object gets its keys in its order. Without a demand the answer is a JSON object.
@@ -7,35 +7,31 @@ lines gets lines, one that shows a JSON object gets its keys in its order. Witho
 import json
 import re
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 from infra.offline.chat.protocol import ChatRequest
 
 DEEPEST_SCHEMA = 24  # a schema may refer to itself; an answer ends
 _LONGEST = 60_000
-_PARTS = re.compile(r'"(?:\\.|[^"\\])*"|[{}\[\],:"]|[^"{}\[\],:]+')  # of JSON: strings, marks, what stands between
-_LEVELS = re.compile(r"\bCountry\s*;\s*(?:Region|State|Province)\w*(?:\s*/\s*\w+)?\s*;\s*[\w <>.]+", re.IGNORECASE)
+_MARK = re.compile(r'"((?:\\.|[^"\\\n])*)"(\s*:)?|[{}]')  # of JSON: strings, keys, braces
+_LEVELS = re.compile(r"\bCountry\s*;\s*(?:Region|State|Province)\w*\s*;\s*[\w <>.]+", re.IGNORECASE)
 _LINE = re.compile(
-    r"^[ \t>*-]*(?P<label>[A-Z][A-Za-z_ /]{1,30}?)(?:\*\*)?[ \t]*:[ \t]*(?:\*\*)?[ \t]*(?P<rest>\.\.\.|…|<[^<>\n]*>"
-    r"|\[[^\]\n]*\]|\{[^{}\n]*\}|_{2,})",
-    re.MULTILINE,
+    r"^[ \t>*-]*([A-Z][A-Za-z_ /]{1,30}?)(?:\*\*)?[ \t]*:[ \t]*(?:\*\*)?[ \t]*(?:\.\.\.|…|<[^<>\n]*>|\[[^\]\n]*\])",
+    re.M,
 )
 # What a label may be called, to the value it stands for.
 FIELDS = {
-    "country": "country", "countryname": "country", "nation": "country",
-    "region": "region", "state": "region", "province": "region", "stateorprovince": "region", "provincestate": "region",
-    "provinceorstate": "region", "stateprovince": "region", "admin1": "region",
-    "city": "city", "town": "city", "cityname": "city", "cityortown": "city",
-    "place": "place", "address": "address", "location": "location", "specificlocation": "place",
-    "preciselocation": "place", "street": "street", "streetaddress": "address",
-    "lat": "lat", "latitude": "lat", "lon": "lon", "lng": "lon", "long": "lon", "longitude": "lon",
-    "coordinates": "coordinates", "coordinate": "coordinates", "gps": "coordinates",
-    "confidence": "confidence", "confidencepercent": "confidence", "certainty": "confidence",
-    "probability": "confidence",
-    "explanation": "explanation", "reason": "explanation", "reasoning": "explanation", "rationale": "explanation",
-    "justification": "explanation", "evidence": "explanation", "summary": "explanation",
+    "country": "country", "region": "region", "state": "region", "province": "region", "stateorprovince": "region",
+    "city": "city", "town": "city", "place": "place", "address": "address", "location": "location",
+    "specificlocation": "place", "street": "street",
+    "lat": "lat", "latitude": "lat", "lon": "lon", "lng": "lon", "longitude": "lon", "coordinates": "coordinates",
+    "confidence": "confidence", "explanation": "explanation", "reason": "explanation", "reasoning": "explanation",
     "answer": "levels", "finalanswer": "levels",
+}  # fmt: skip
+_PLACES = {"country", "city", "lat", "location", "coordinates", "address"}
+_KINDS: dict[str, Any] = {
+    "string": str, "number": (int, float), "integer": int, "boolean": bool, "array": list, "object": dict,
+    "null": type(None),
 }  # fmt: skip
 
 
@@ -43,119 +39,90 @@ def fill_schema(schema: dict[str, Any], known: dict[str, Any]) -> str:
     """JSON text that follows the schema; properties are matched to known values by name.
 
     With an empty schema (`json_object`) all known values are given. Where a name is not known, the
-    least telling value of its type is given, as a model does that was asked for what it cannot see.
+    least telling value of its type is given, as a model does that must name what it cannot see.
     """
-    if not schema:
-        return json.dumps(known, ensure_ascii=False)
-    groups = {name: schema.get(name) for name in ("$defs", "definitions")}
-    root: dict[str, Any] = {name: group for name, group in groups.items() if isinstance(group, dict)}
-    return json.dumps(_fill_value(schema, known, known, root), ensure_ascii=False)
+    return json.dumps(_fill(schema, known, known, schema) if schema else known, ensure_ascii=False)
 
 
-def _fill_value(schema: Any, value: Any, known: dict[str, Any], root: dict[str, Any], depth: int = 0) -> Any:
+def _fill(schema: Any, value: Any, known: dict[str, Any], root: dict[str, Any], depth: int = 0) -> Any:
     if not isinstance(schema, dict) or depth > DEEPEST_SCHEMA:
         return value
     schema = _resolve(schema, root)
-    for key in ("anyOf", "oneOf"):
-        listed = schema.get(key)
-        options = [_resolve(option, root) for option in listed if isinstance(option, dict)] if _full(listed) else []
-        if options:
-            fitting = [option for option in options if _fits(option, value)]
-            return _fill_value((fitting or options)[0], value, known, root, depth + 1)
+    listed = [schema[key] for key in ("anyOf", "oneOf") if isinstance(schema.get(key), list)]
+    options = [_resolve(option, root) for options in listed for option in options if isinstance(option, dict)]
+    if options:
+        fitting = [option for option in options if isinstance(value, _KINDS.get(str(option.get("type")), object))]
+        return _fill((fitting or options)[0], value, known, root, depth + 1)
     if "const" in schema:
         return schema["const"]
-    if _full(schema.get("enum")):
+    if isinstance(schema.get("enum"), list) and schema["enum"]:
         return _choose(schema["enum"], value)
-    kind = schema.get("type")
-    kinds = kind if isinstance(kind, list) else [kind]
+    kinds = schema["type"] if isinstance(schema.get("type"), list) else [schema.get("type")]
     if value is None and "null" in kinds:
         return None
-    kind = next((k for k in kinds if k != "null"), None)
-    if kind == "object" or "properties" in schema:
+    kind = next((kind for kind in kinds if kind != "null"), None)
+    properties = schema.get("properties")
+    if isinstance(properties, dict) and properties:
         inner = value if isinstance(value, dict) else known
-        properties = schema.get("properties")
-        if not isinstance(properties, dict) or not properties:
-            return inner if isinstance(value, dict) else {}
-        values = {name: _find(name, inner, known) for name in properties}
-        return {name: _fill_value(part, values[name], known, root, depth + 1) for name, part in properties.items()}
-    return _scalar(kind, schema, value, known, root, depth)
-
-
-def _scalar(
-    kind: Any, schema: dict[str, Any], value: Any, known: dict[str, Any], root: dict[str, Any], depth: int
-) -> Any:
+        return {
+            name: _fill(part, _find(name, inner, known), known, root, depth + 1) for name, part in properties.items()
+        }
+    if kind == "object":
+        return value if isinstance(value, dict) else {}
     if kind == "array":
-        if isinstance(value, dict):
-            value = next((value[name] for name in ("bbox_2d", "box", "items") if name in value), [value])
+        value = value.get("bbox_2d", [value]) if isinstance(value, dict) else value
         items = value if isinstance(value, list | tuple) else [] if value is None else [value]
-        limit = _bound(schema, "maxItems", len(items))
-        return [
-            _fill_value(schema.get("items", {}), item, known, root, depth + 1) for item in items[: max(0, int(limit))]
-        ]
+        limit = schema.get("maxItems")
+        kept = items[: max(0, limit)] if isinstance(limit, int) else items
+        return [_fill(schema.get("items"), item, known, root, depth + 1) for item in kept]
     if kind in ("number", "integer"):
-        number = float(value) if isinstance(value, int | float | bool) else _number_in(value)
-        number = max(number, _bound(schema, "minimum", number))
-        number = min(number, _bound(schema, "maximum", number))
+        number = _number(value)
+        for name, bound in (("minimum", max), ("maximum", min)):
+            if isinstance(schema.get(name), int | float):
+                number = bound(number, float(schema[name]))
         return round(number) if kind == "integer" else number
     if kind == "boolean":
-        return value in (True, "yes") if not isinstance(value, bool) else value
-    if kind == "string":
-        if isinstance(value, str):
-            return value
-        if isinstance(value, dict):
-            value = next((value[name] for name in ("query", "text", "label", "Conclusion") if name in value), value)
-        if isinstance(value, str):
-            return value
-        if isinstance(value, list) and all(isinstance(item, str) for item in value):
-            return "; ".join(value)
-        if isinstance(value, dict | list):
-            return json.dumps(value, ensure_ascii=False)
-        return "" if value is None else str(value)
-    return value
+        return value in (True, "yes")
+    return _text(value) if kind == "string" else value
 
 
-def _number_in(value: Any) -> float:
-    """The first number a text gives, as a model that said it in words would write it."""
+def _number(value: Any) -> float:
+    """The value as a number: of a text the first that it gives."""
+    if isinstance(value, int | float):
+        return float(value)
     number = re.search(r"-?\d+(?:\.\d+)?", value) if isinstance(value, str) else None
     return float(number.group()) if number else 0.0
 
 
-def _full(value: Any) -> bool:
-    return isinstance(value, list) and bool(value)
-
-
-def _bound(schema: dict[str, Any], name: str, default: float) -> float:
-    value = schema.get(name)
-    return default if isinstance(value, bool) or not isinstance(value, int | float) else value
+def _text(value: Any) -> str:
+    """The value as a text: of an entry its main part."""
+    if isinstance(value, dict):
+        value = next((value[name] for name in ("query", "Conclusion") if name in value), value)
+    if isinstance(value, list) and all(isinstance(item, str) for item in value):
+        return "; ".join(value)
+    if isinstance(value, dict | list):
+        return json.dumps(value, ensure_ascii=False)
+    return "" if value is None else str(value)
 
 
 def _resolve(schema: dict[str, Any], root: dict[str, Any]) -> dict[str, Any]:
-    steps = 0
-    while isinstance(schema.get("$ref"), str) and steps < 8:
+    """The schema that a reference names, `#/$defs/<name>`; an empty one where there is none."""
+    for _ in range(8):
+        if not isinstance(schema.get("$ref"), str):
+            break
         group, _, name = schema["$ref"].removeprefix("#/").partition("/")
-        target = root.get(group, {}).get(name)
+        definitions = root.get(group)
+        target = definitions.get(name) if isinstance(definitions, dict) else None
         schema = target if isinstance(target, dict) else {}
-        steps += 1
     return schema
 
 
-def _fits(schema: dict[str, Any], value: Any) -> bool:
-    types = {"string": str, "number": (int, float), "integer": int, "boolean": bool, "array": list, "object": dict}
-    kind = schema.get("type")
-    if kind == "null":
-        return value is None
-    return isinstance(value, types.get(str(kind), object))  # type: ignore[arg-type]
-
-
 def _choose(options: list[Any], value: Any) -> Any:
-    if value in options:
-        return value
+    """The option that is the value, or reads like it; else the first."""
     wanted = _key(str(value))
-    for option in options:
-        if _key(str(option)) == wanted:
-            return option
+    exact = [option for option in options if option == value or _key(str(option)) == wanted]
     near = [option for option in options if _key(str(option)) in wanted or wanted in _key(str(option))]
-    return (near or options)[0]
+    return (exact or near or options)[0]
 
 
 def _key(name: str) -> str:
@@ -164,56 +131,24 @@ def _key(name: str) -> str:
 
 def _find(name: str, inner: dict[str, Any], known: dict[str, Any]) -> Any:
     """The value of a property under its own name, or under a name that means the same when spelled loosely."""
-    for source in (inner, known):
-        if name in source:
-            return source[name]
-        for other, value in source.items():
-            if _key(other) == _key(name):
-                return value
-    for source in (inner, known):
-        for other, value in source.items():
-            if _key(other) in _key(name) or _key(name) in _key(other):
-                return value
-    return None
+    key, values = _key(name), [*inner.items(), *known.items()]
+    exact = [value for other, value in values if _key(other) == key]
+    return next(iter(exact or [value for other, value in values if _key(other) in key or key in _key(other)]), None)
 
 
-@lru_cache(maxsize=512)
-def templates_in(text: str) -> tuple[dict[str, Any], ...]:
-    """The JSON-like objects with keys that a text shows, as object schemas, in their order."""
-    templates: list[dict[str, Any]] = []
-    at = 0
-    text = text[:_LONGEST]
-    while (start := text.find("{", at)) >= 0:
-        at = start + 1
-        end = _end_of_object(text, start)
-        # An example stands for values by words and dots, which are not JSON: of those no type is known.
-        parts = _PARTS.findall(text, start, end)
-        plain = (part if part[0] in '"{}[],:' else "null" * bool(part.strip()) for part in parts)
-        try:
-            example = json.loads("".join(plain))
-        except (ValueError, RecursionError):
-            continue
-        if example:
-            templates.append(_schema_of(example))
-            at = end
-    return tuple(templates)
-
-
-def _end_of_object(text: str, start: int) -> int:
+def shown_keys(text: str) -> list[list[str]]:
+    """The keys of each JSON-like object that a text shows, of the outermost ones; values may be words or dots."""
+    shown: list[list[str]] = []
+    keys: list[str] = []
     depth = 0
-    for part in _PARTS.finditer(text, start):
-        depth += {"{": 1, "}": -1}.get(part[0], 0)
-        if depth == 0:
-            return part.end()
-    return start
-
-
-def _schema_of(example: Any) -> dict[str, Any]:
-    if isinstance(example, dict):
-        return {"type": "object", "properties": {name: _schema_of(value) for name, value in example.items()}}
-    if isinstance(example, list):
-        return {"type": "array", "items": _schema_of(example[0]) if example else {}}
-    return {"type": "string"} if isinstance(example, str) else {}
+    for mark in _MARK.finditer(text[:_LONGEST]):
+        if depth == 1 and mark[2]:
+            keys.append(mark[1])
+        depth = max(0, depth + {"{": 1, "}": -1}.get(mark[0], 0))
+        if depth == 0 and keys:
+            shown.append(keys)
+            keys = []
+    return shown
 
 
 @dataclass(frozen=True)
@@ -231,7 +166,7 @@ class Answer:
 
     def value(self, field: str, percent: bool = True) -> Any:
         """The value of a field by its plain name (one of FIELDS' values)."""
-        levels = [part for part in (self.country, self.region or self.city, self.place) if part]
+        levels = (self.country, self.region or self.city, self.place)
         values: dict[str, Any] = {
             "country": self.country,
             "region": self.region or self.city,
@@ -245,82 +180,56 @@ class Answer:
             "coordinates": f"{self.lat:.5f}, {self.lon:.5f}",
             "confidence": round(100 * self.confidence) if percent else round(self.confidence, 2),
             "explanation": self.explanation,
-            "levels": "; ".join(levels),
+            "levels": "; ".join(part for part in levels if part),
         }
         return values[field]
 
     @property
     def place(self) -> str:
+        """The finest level: street and city."""
         return ", ".join(part for part in (self.street, self.city) if part)
-
-    def as_json(self) -> dict[str, Any]:
-        """The plain object of a model that was asked for no form."""
-        plain = {"country": self.country, "city": self.city}
-        return plain | {"lat": round(self.lat, 5), "lon": round(self.lon, 5)}
 
 
 def field_of(label: str) -> str | None:
     """The plain name of a label as a prompt writes it, or None."""
-    return FIELDS.get(re.sub(r"[^a-z0-9]", "", label.lower()))
+    return FIELDS.get(_key(label))
 
 
 def write_answer(request: ChatRequest, thought: str, answer: Answer) -> str:
-    """The last message: the thought, then the answer in the form the prompt asks for."""
-    told = prompt_of(request)
-    body = answer_body(told, answer)
-    head = f"<think>{thought}</think>" if wants_think(told) else f"{thought}\n"
-    return f"{head}<answer>{body}</answer>" if "<answer>" in told or not wants_bare(told) else f"{head}{body}"
+    """The last message: the thought, then the answer in the form the prompt asks for.
+
+    Tags stand around both, unless the prompt shows a form without them.
+    """
+    prompt = request.prompt
+    is_bare = "<answer>" not in prompt and bool(_labels(prompt) or _keys(prompt))
+    head = f"{thought}\n" if is_bare and "<think>" not in prompt else f"<think>{thought}</think>"
+    body = answer_body(prompt, answer)
+    return f"{head}{body}" if is_bare else f"{head}<answer>{body}</answer>"
 
 
-def prompt_of(request: ChatRequest) -> str:
-    """The words that say how to answer: the system's and the user's."""
-    return "\n".join(m.text for m in request.messages if m.role in ("system", "developer", "user"))
-
-
-def wants_think(told: str) -> bool:
-    """Whether thoughts go into tags: unless the prompt shows an answer's form and no such tag."""
-    return "<think>" in told or not wants_bare(told)
-
-
-def wants_bare(told: str) -> bool:
-    """Whether the prompt shows a form and does not put it into answer tags."""
-    return "<answer>" not in told and (_template(told) is not None or len(_labels(told)) >= 2)
-
-
-def answer_body(told: str, answer: Answer) -> str:
+def answer_body(prompt: str, answer: Answer) -> str:
     """The answer as the prompt wants it."""
-    lines, template = _labels(told), _template(told)
-    if lines:
-        return "\n" + "\n".join(f"{label}: {_filled(label, answer, told)}" for label, _ in lines) + "\n"
-    if template is not None:
-        return json.dumps({key: _filled(key, answer, told) for key in template["properties"]}, ensure_ascii=False)
-    if _LEVELS.search(told):
+    labels = _labels(prompt)
+    if labels:
+        return "\n" + "\n".join(f"{label}: {_filled(label, answer, prompt)}" for label in labels) + "\n"
+    keys = _keys(prompt)
+    if not keys and _LEVELS.search(prompt):
         return str(answer.value("levels"))
-    return json.dumps(answer.as_json(), ensure_ascii=False)
+    listed = keys or ["country", "city", "lat", "lon"]
+    return json.dumps({key: _filled(key, answer, prompt) for key in listed}, ensure_ascii=False)
 
 
-def _filled(label: str, answer: Answer, told: str) -> Any:
-    field = field_of(label)
-    value = answer.explanation if field is None else answer.value(field, percent="%" in told or "percent" in told)
+def _filled(label: str, answer: Answer, prompt: str) -> Any:
+    value = answer.value(field_of(label) or "explanation", percent="%" in prompt or "percent" in prompt)
     return value if value != "" else answer.country or "unknown"
 
 
-def _labels(told: str) -> list[tuple[str, str]]:
-    """(label, field) of the labelled lines the prompt shows, once each; at least two of them name a place."""
-    labels: dict[str, str] = {}
-    for matched in _LINE.finditer(told):
-        label = matched.group("label").strip()
-        field = field_of(label)
-        if field is not None and field not in labels.values():
-            labels[label] = field
-    known = set(labels.values())
-    return list(labels.items()) if len(known & {"country", "city", "lat", "lon", "location", "address"}) >= 1 else []
+def _labels(prompt: str) -> list[str]:
+    """The labels of the lines the prompt shows, one for each value; none where they name no place."""
+    labels = {field: label.strip() for label in reversed(_LINE.findall(prompt)) if (field := field_of(label))}
+    return list(reversed(labels.values())) if labels.keys() & _PLACES else []
 
 
-def _template(told: str) -> dict[str, Any] | None:
-    """The last object the prompt shows that has a place's keys."""
-    for template in reversed(templates_in(told)):
-        if {field_of(key) for key in template["properties"]} & {"lat", "country", "city", "location", "coordinates"}:
-            parsed: dict[str, Any] = template
-            return parsed
-    return None
+def _keys(prompt: str) -> list[str]:
+    """The keys of the last object the prompt shows that has a place's."""
+    return next((keys for keys in reversed(shown_keys(prompt)) if {field_of(key) for key in keys} & _PLACES), [])

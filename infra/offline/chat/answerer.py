@@ -6,18 +6,16 @@ import random
 import re
 from dataclasses import dataclass, replace
 
-from infra.offline.chat.agent_state import State, misread
 from infra.offline.chat.answer_form import Answer, write_answer
 from infra.offline.chat.beliefs import Belief, Guess, cities_in_passage, country_name, match_weight, weigh_notes
 from infra.offline.chat.clues import Evidence, areas_in, read_evidence, road_evidence, scene_evidence, street_in
-from infra.offline.chat.notes import Notes, SeenText, facts_only
+from infra.offline.chat.notes import Notes, SeenText, facts_only, misread
 from infra.offline.chat.observer import describe
 from infra.offline.chat.placenames import (
     Memory,
     Place,
     apart_km,
     familiarity,
-    fold,
     place_names,
     recalls,
     remembered,
@@ -26,8 +24,10 @@ from infra.offline.chat.placenames import (
 from infra.offline.chat.protocol import ChatRequest
 from infra.offline.chat.reply import Reply
 from infra.offline.chat.sight import SeenPicture, look_at_picture
-from infra.offline.chat.writer import has_other_answers, wants_json, weighed_with_others, write_json
+from infra.offline.chat.verifier import read_candidates
+from infra.offline.chat.writer import wants_json, weighed_with_others, write_json
 from infra.offline.facts import countries
+from infra.offline.words import fold
 
 # What a traveler knows better, and what it pays for that elsewhere, in log10 of the population of half-known towns: of
 # other continents it knows the large cities.
@@ -106,14 +106,13 @@ def answerer_reply(request: ChatRequest, dice: random.Random, skill: Skill) -> R
     thought = f"{reasons[0].upper()}{reasons[1:]}. {best.why}"
     sure = _confidence(options, skill)
     answer = Answer(round(lat, 4), round(lon, 4), country, "", best.place.name, "", sure, thought)
-    if wants_json(request) or has_other_answers(request):
-        state, belief = _as_state(seen, notes, options, evidence)
-        if wants_json(request):
-            return write_json(request, state, belief, dice, answer)
-        answer, thought = weighed_with_others(request, state, belief, answer)
+    if wants_json(request):
+        return write_json(request, notes, _as_belief(seen, notes, options, evidence), dice, answer)
+    if read_candidates(request)[1]:
+        answer, _ = weighed_with_others(request, notes, _as_belief(seen, notes, options, evidence), answer)
     if warmth > 0 and dice.random() < skill.garbled_rate * min(1.0, warmth):
         return _garbled(best.place, dice)
-    return Reply(write_answer(request, thought, answer))
+    return Reply(write_answer(request, answer.explanation, answer))
 
 
 def as_told(request: ChatRequest, skill: Skill) -> Skill:
@@ -126,7 +125,7 @@ def as_told(request: ChatRequest, skill: Skill) -> Skill:
 def _noted(request: ChatRequest, lines: list[str]) -> Notes:
     """What it read in the picture, and in the pages it is sent, less what speaks to a reader."""
     notes = Notes()
-    notes.texts = [SeenText(line, (0, 0, 0, 0), 0.95, 0) for line in lines]
+    notes.texts = [SeenText(line) for line in lines]
     told = "\n".join(message.text for message in request.messages if message.role == "user")
     pages = [" ".join(kept) for kept in (facts_only(page, notes) for page in _PAGE.findall(told)) if kept]
     if pages:
@@ -210,18 +209,17 @@ def _is_elsewhere(place: Place, other: Place) -> bool:
     return apart_km(place.lat, place.lon, other.lat, other.lon) > _SAME_KM
 
 
-def _as_state(seen: SeenPicture, notes: Notes, options: list[Option], evidence: Evidence) -> tuple[State, Belief]:
-    """What it saw and believes, in the form the writers of JSON and reviews take."""
-    notes.description = describe(seen)
+def _as_belief(seen: SeenPicture, notes: Notes, options: list[Option], evidence: Evidence) -> Belief:
+    """What it saw and believes, in the form the writers of JSON and reviews take; the notes are completed."""
+    notes.picture, notes.description = seen, describe(seen)
     notes.texts += [SeenText("", line.box, line.score, line.height) for line in seen.lines]
     belief = weigh_notes(notes)
     belief.evidence.notes = evidence.notes
-    known = [
+    belief.guesses = [
         Guess(o.place.country, country_name(o.place.country), o.place.name, o.place.lat, o.place.lon, o.score, o.why)
         for o in options[:8]
     ]
-    belief.guesses = known
-    return State(notes, seen), belief
+    return belief
 
 
 def _garbled(place: Place, dice: random.Random) -> Reply:

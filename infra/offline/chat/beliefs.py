@@ -8,9 +8,10 @@ from functools import lru_cache
 
 from infra.offline.chat.clues import Evidence, countries_in, read_evidence, road_evidence, sign_words_in, street_in
 from infra.offline.chat.notes import Candidate, Notes
-from infra.offline.chat.placenames import Match, Place, fold, place_names
+from infra.offline.chat.placenames import Match, Place, place_names
 from infra.offline.facts import countries
 from infra.offline.gazetteer import admin1_names, gazetteer
+from infra.offline.words import fold, telling_words
 
 LARGEST = "its largest city"  # why a town is guessed of which nothing was seen
 SETTLED_ODDS = 2.5  # how far the best guess must lead before no further search is made
@@ -184,27 +185,15 @@ def match_weight(match: Match) -> float:
     return weight + min(1.0, 0.15 * (len(fold(match.seen)) - 5))
 
 
-def _proper_words(notes: Notes) -> set[str]:
-    """Words on the signs that are neither shop nor street words: the names worth searching for."""
-    plain: set[str] = set()
-    for line in notes.words:
-        common = {part for word, _ in sign_words_in(line) for part in word.split()}
-        for word in re.findall(r"[^\W\d_]{2,}", line):
-            if fold(word) not in common and (len(word) >= 4 or ord(word[0]) > 0x3000):
-                plain.add(fold(word))
-    return plain
-
-
 def _support(passage: str, notes: Notes) -> float:
     """How much a page is about what the signs say: a phone number or whole lines weigh most, names alone less."""
     folded = f" {fold(passage)} "
     digits = re.sub(r"\D", "", passage)
-    whole = sum(1 for line in {fold(line) for line in notes.words} if len(line) >= 5 and line in folded)
-    single = sum(
-        1 for word in _proper_words(notes) if f" {word} " in folded or (ord(word[0]) > 0x3000 and word in folded)
-    )
+    lines = sum(1 for line in {fold(line) for line in notes.words} if len(line) >= 5 and line in folded)
+    names = {word for line in notes.words for word in telling_words(line)}
+    single = sum(1 for word in names if f" {word} " in folded or (ord(word[0]) > 0x3000 and word in folded))
     phone = any(len(number) >= 7 and number in digits for number in (re.sub(r"\D", "", line) for line in notes.words))
-    return min(8.0, 2.0 * whole + 0.8 * single + (4.0 if phone else 0.0))
+    return min(8.0, 2.0 * lines + 0.8 * single + (4.0 if phone else 0.0))
 
 
 def _guesses(odds: dict[Place, tuple[float, str]], notes: Notes, evidence: Evidence) -> list[Guess]:

@@ -2,12 +2,14 @@
 
 import json
 import random
+from typing import Any
 
 from infra.offline.chat.answer_form import Answer, write_answer
 from infra.offline.chat.clues import street_in
-from infra.offline.chat.notes import GEOCODE, ZOOM, Notes, SeenText, Tool, nearly_alike, offered, read_notes
+from infra.offline.chat.notes import Notes, SeenText, nearly_alike, read_notes
 from infra.offline.chat.protocol import ChatRequest
 from infra.offline.chat.reply import Reply
+from infra.offline.chat.tools import GEOCODE, ZOOM, offered
 from schemas.messages import json_object
 
 MARGIN_X, MARGIN_Y, MORE_PX = 0.06, 0.15, 2
@@ -16,19 +18,26 @@ LEAST_PX = 20  # of a line
 
 def brief_reply(request: ChatRequest, dice: random.Random) -> Reply:
     """The next step. Without a board that can be read it says so and answers nothing that could be right."""
-    notes = read_notes(request)
-    tools = {tool.purpose: tool for tool in offered(request).values()}
+    notes = read_notes(request, dice)
+    tools = {tool.purpose: tool for tool in offered(request)}
+
+    def call(purpose: str, thought: str, value: object) -> Reply:
+        arguments = json.dumps(tools[purpose].arguments(value), ensure_ascii=False)
+        return Reply(f"<think>{thought}</think>", ((tools[purpose].name, arguments),))
+
     board = board_of([seen for seen in notes.texts if not seen.zoomed])
     if board and ZOOM in tools and not notes.zooms:
-        return _call("The board with the street's name is small, so I look closer.", tools[ZOOM], _around(board, notes))
+        return call(ZOOM, "The board with the street's name is small, so I look closer.", _around(board, notes))
     names = names_on(board, notes)
     if names and GEOCODE in tools and not notes.geocodes:
-        return _call("I read the board and ask where it is.", tools[GEOCODE], ", ".join(names))
+        return call(GEOCODE, "I read the board and ask where it is.", ", ".join(names))
     result = _first_result(notes)
     if result is None and len(names) > 1 and GEOCODE in tools and len(notes.geocodes) == 1 and notes.calls_left:
-        return _call("No street there has this name, so I ask for the name alone.", tools[GEOCODE], names[0])
+        return call(GEOCODE, "No street there has this name, so I ask for the name alone.", names[0])
     if result is not None:
-        return Reply(write_answer(request, "The first result fits.", result))
+        country, region, city = (str(result.get(name) or "") for name in ("country", "region", "city"))
+        answer = Answer(_cut(result["lat"]), _cut(result["lon"]), country, region, city)
+        return Reply(write_answer(request, "The first result fits.", answer))
     unknown = Answer(0.0, 0.0, "unknown", "", "unknown")
     return Reply(write_answer(request, "No street's name leads me anywhere.", unknown))
 
@@ -83,24 +92,15 @@ def _around(board: list[SeenText], notes: Notes) -> list[int]:
     return [max(0, int(left - dx)), max(0, int(top - dy)), min(width, int(right + dx)), min(height, int(bottom + dy))]
 
 
-def _first_result(notes: Notes) -> Answer | None:
-    """The geocoder's first result in its own words."""
-    for tool, text in reversed(notes.results):
-        results = (json_object(text) or {}).get("results") if tool.purpose == GEOCODE else None
-        if isinstance(results, list) and results and isinstance(results[0], dict):
-            first = results[0]
-            if isinstance(first.get("lat"), float | int) and isinstance(first.get("lon"), float | int):
-                country, region, city = (str(first.get(name) or "") for name in ("country", "region", "city"))
-                return Answer(_cut(first["lat"]), _cut(first["lon"]), country, region, city)
-    return None
+def _first_result(notes: Notes) -> dict[str, Any] | None:
+    """The newest lookup's first result, in the geocoder's own words."""
+    listed = [(json_object(text) or {}).get("results") for tool, text in notes.results if tool.purpose == GEOCODE]
+    first = listed[-1][0] if listed and isinstance(listed[-1], list) and listed[-1] else None
+    is_placed = isinstance(first, dict) and all(isinstance(first.get(axis), float | int) for axis in ("lat", "lon"))
+    return first if is_placed else None
 
 
 def _cut(degrees: float) -> float:
     """Two decimals, cut and not rounded: as one copies the beginning of a number."""
-    whole, _, decimals = f"{degrees:.7f}".partition(".")
-    return float(f"{whole}.{decimals[:2]}")
-
-
-def _call(thought: str, tool: Tool, value: object) -> Reply:
-    arguments = json.dumps(tool.arguments(value), ensure_ascii=False)
-    return Reply(f"<think>{thought}</think>", ((tool.name, arguments),))
+    integer, _, decimals = f"{degrees:.7f}".partition(".")
+    return float(f"{integer}.{decimals[:2]}")

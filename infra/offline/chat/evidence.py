@@ -11,12 +11,11 @@ from dataclasses import replace
 from typing import Any
 
 from infra.offline.chat import agent
-from infra.offline.chat.agent_state import read_state
 from infra.offline.chat.beliefs import weigh_notes
-from infra.offline.chat.notes import calls_allowed
-from infra.offline.chat.placenames import fold
+from infra.offline.chat.notes import read_notes
 from infra.offline.chat.protocol import ChatRequest, Message, ToolCall
 from infra.offline.chat.reply import Reply
+from infra.offline.words import fold
 from schemas.messages import json_object
 
 LOOK = "image_search"
@@ -26,7 +25,7 @@ _ANSWER = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
 
 def evidence_reply(request: ChatRequest, dice: random.Random) -> Reply:
     """The agent's reply; where the prompt asks for `<useful>` lists, with them."""
-    if "<useful>" not in request.system or not request.pictures:
+    if "<useful>" not in request.prompt or not request.pictures:
         return agent.agent_reply(request, dice)
     whole = request.pictures[0]
     plain = _plain(request, whole.width, whole.height)
@@ -55,17 +54,17 @@ def _plain(request: ChatRequest, width: int, height: int) -> ChatRequest:
 
 def _first_look(request: ChatRequest, plain: ChatRequest, dice: random.Random) -> Reply | None:
     """A search by the largest sign it can read, before anything else."""
-    if LOOK not in request.tools or any(m.role == "assistant" for m in request.messages) or not calls_allowed(request):
+    if LOOK not in request.tools or any(m.role == "assistant" for m in request.messages):
         return None
-    state = read_state(plain, dice)
-    lines = state.whole.readable if state.whole is not None else ()
-    if not lines:
+    notes = read_notes(plain, dice)
+    lines = notes.picture.readable if notes.picture is not None else ()
+    if not lines or not notes.calls_left:
         return None
     left, top, right, bottom = max(lines, key=lambda line: line.height * (line.box[2] - line.box[0])).box
     wide, high = MARGIN * (right - left) + 4, MARGIN * (bottom - top) + 4
     box = [max(0, left - wide), max(0, top - high), right + wide, bottom + high]
     why = "The largest sign may stand on some page, so I search for pictures of it."
-    return Reply(f"<think>{' '.join(state.told)} {why}</think>", ((LOOK, json.dumps({"bbox_2d": box})),))
+    return Reply(f"<think>{' '.join(notes.fresh)} {why}</think>", ((LOOK, json.dumps({"bbox_2d": box})),))
 
 
 def _as_asked(text: str, width: int, height: int) -> str:
@@ -91,7 +90,7 @@ def _marks(request: ChatRequest, plain: ChatRequest, dice: random.Random) -> str
     rows = (json_object(last.text) or {}).get("results") if last.role == "tool" else None
     if not isinstance(rows, list):
         return ""
-    best = weigh_notes(read_state(plain, dice).notes).best
+    best = weigh_notes(read_notes(plain, dice)).best
     town = fold(best.city) if best is not None and best.city else ""
     found = [
         row["number"]

@@ -5,8 +5,8 @@ town, how fields are cut, and relief; forest, desert or open sea alone could be 
 """
 
 import random
-import re
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +24,14 @@ GROUND_PX = 512  # the long side at which a scene is measured
 BLOCK_PX = 8  # a field or a quarter of a town covers at least one block
 TOWN_FROM, WATER_FROM = 0.01, 0.004  # smaller shares are a few roofs, or a pond
 Mask = NDArray[np.bool_]
+# The product's names of the parts of a score (GeoAgent figure 8) and of the scene categories.
+SUB_SCORES = (
+    "image_clarity", "amount_of_text", "cultural_landscape", "natural_landscape", "vehicles_and_pedestrians",
+)  # fmt: skip
+SCENES = (
+    "manmade", "traffic", "buildings", "sign", "language", "natural", "plants", "mountains_and_rivers", "weather",
+    "agricultural",
+)  # fmt: skip
 DARK, BLURRED, CLOUDED = 0.12, 0.22, 0.5
 LOCALIZABLE_FROM = 4.0
 
@@ -74,58 +82,6 @@ def measure_ground(image: Image.Image) -> Ground:
     )
 
 
-def clues_from_above(ground: Ground) -> list[str]:
-    """What a person would name, most telling first."""
-    clues = []
-    if ground.coast:
-        clues.append("the shape of a shore")
-    if ground.river:
-        clues.append("the course of a river")
-    if ground.town >= TOWN_FROM:
-        clues.append(f"the plan of {'a town' if ground.towns < 2 else f'{ground.towns} towns'}")
-    if ground.fields > 0.25:
-        clues.append("how the fields are cut")
-    return clues or ["none"]
-
-
-def sub_scores_from_above(ground: Ground) -> dict[str, float]:
-    """The five sub-scores of GeoAgent figure 8, each 0..10; from above there is no text and no vehicle."""
-    culture = 1.0 + 6 * min(1.0, ground.town / 0.15) + min(2.0, 0.5 * ground.towns) + min(1.0, 2 * ground.fields)
-    nature = 1.0 + 4 * ground.coast + 4 * ground.river + 2 * min(1.0, 3 * ground.forest * (1 - ground.forest))
-    return {
-        "image_clarity": _ten(10 * ground.contrast * (1 - ground.cloud)),
-        "amount_of_text": 0.0,
-        "distinctiveness_of_cultural_landscape": _ten(culture),
-        "distinctiveness_of_natural_landscape": _ten(nature),
-        "vehicle_and_pedestrian_information": 0.0,
-    }
-
-
-def overall_from_above(ground: Ground, subscores: dict[str, float]) -> float:
-    """Figure 8's scale: a shore and a town together tell most, bare nature or fields alone could be anywhere."""
-    score = 1.0 + 0.4 * subscores["distinctiveness_of_cultural_landscape"]
-    score += 0.35 * subscores["distinctiveness_of_natural_landscape"]
-    if not (ground.coast or ground.river or ground.town >= TOWN_FROM):
-        score = min(score, 3.0)
-    return _ten(score * min(1.0, 0.2 + subscores["image_clarity"] / 8))
-
-
-def categories_from_above(ground: Ground) -> dict[str, str]:
-    """GeoAgent's ten scene categories: yes, no or maybe."""
-    return {
-        "manmade": _grade(ground.town + 0.2 * ground.fields, 0.01, 0.04),
-        "traffic": "maybe" if ground.town >= TOWN_FROM else "no",
-        "buildings": _grade(ground.town, 0.005, 0.02),
-        "sign": "no",
-        "language": "no",
-        "natural": _grade(ground.forest + ground.water, 0.05, 0.2),
-        "plants": _grade(ground.forest + ground.fields, 0.05, 0.15),
-        "mountains_and_rivers": "yes" if ground.river else "maybe" if ground.coast else "no",
-        "weather": _grade(ground.cloud, 0.02, 0.1),
-        "agricultural": _grade(ground.fields, 0.1, 0.25),
-    }
-
-
 def _opened(mask: Mask, steps: int) -> Mask:
     """The mask without what is thinner than twice the steps."""
     return np.asarray(ndimage.binary_opening(mask, iterations=steps))
@@ -163,145 +119,107 @@ def _shores(water: Mask) -> tuple[bool, bool]:
 
 
 def judge_reply(request: ChatRequest, dice: random.Random) -> Reply:
-    """The verdict on the last picture sent, as JSON in the asked schema or in its own."""
+    """The verdict on the last picture sent, as JSON in the requested schema or in its own."""
     picture = request.last_picture()
-    verdict = (
-        assess_from_above(measure_ground(picture.rgb())) if _from_above(request) else assess(look_at_picture(picture))
-    )
+    # A question about a satellite scene says so: from above other things tell a place.
+    is_from_above = "satellite image" in request.prompt.lower()
+    verdict = assess_from_above(measure_ground(picture.rgb())) if is_from_above else assess(look_at_picture(picture))
     if request.temperature > 0:
-        shaken = float(str(verdict["score"])) + dice.gauss(0, 0.3 * request.temperature)
-        verdict["score"] = round(min(10.0, max(0.0, shaken)), 1)
-    if not request.response_schema:
-        return Reply(fill_schema({}, verdict))
-    return Reply(fill_schema(request.response_schema, verdict | aliases(verdict)))
+        verdict["score"] = _ten(verdict["score"] + dice.gauss(0, 0.3 * request.temperature))
+    return Reply(fill_schema(request.response_schema or {}, verdict))
 
 
-def assess(seen: SeenPicture) -> dict[str, object]:
-    """The judge's view of a look."""
-    subscores = sub_scores(seen)
-    score = overall(seen, subscores)
-    label, reason = classify(seen, score)
-    return {
-        "verdict": label,
-        "score": score,
-        "reason": reason,
-        "subscores": subscores,
-        "categories": categories(seen),
-        "clues": clue_list(seen),
-    }
+def assess_from_above(ground: Ground) -> dict[str, Any]:
+    """The judge's view of a satellite scene, where there is no text, no vehicle and no structure of fame.
 
-
-def assess_from_above(ground: Ground) -> dict[str, object]:
-    """The judge's view of a satellite scene; no structure is famous enough in it to be a landmark."""
-    subscores, clues = sub_scores_from_above(ground), clues_from_above(ground)
-    score = overall_from_above(ground, subscores)
+    A shore and a town together tell most, bare nature or fields alone could be anywhere.
+    """
+    has_town = ground.town >= TOWN_FROM
+    clues = ["the shape of a shore"] if ground.coast else []
+    clues += ["the course of a river"] if ground.river else []
+    clues += [f"the plan of {'a town' if ground.towns < 2 else f'{ground.towns} towns'}"] if has_town else []
+    is_telling = bool(clues)
+    clues += ["how the fields are cut"] if ground.fields > 0.25 else []
+    culture = 1.0 + 6 * min(1.0, ground.town / 0.15) + min(2.0, 0.5 * ground.towns) + min(1.0, 2 * ground.fields)
+    nature = 1.0 + 4 * ground.coast + 4 * ground.river + 2 * min(1.0, 3 * ground.forest * (1 - ground.forest))
+    parts = [_ten(part) for part in (10 * ground.contrast * (1 - ground.cloud), 0.0, culture, nature, 0.0)]
+    score = 1.0 + 0.4 * parts[2] + 0.35 * parts[3]
+    score = _ten((score if is_telling else min(score, 3.0)) * min(1.0, 0.2 + parts[0] / 8))
     if ground.cloud > CLOUDED:
         label, reason = "non_localizable", "clouds hide most of the ground"
     elif score < LOCALIZABLE_FROM:
-        told = "" if clues == ["none"] else f", and {clues[0]} is not enough"
+        told = f", and {clues[0]} is not enough" if clues else ""
         label, reason = "non_localizable", f"seen from above, little narrows down the place{told}"
     else:
         label, reason = "localizable", "clues can be combined: " + "; ".join(clues[:3])
-    return {
-        "verdict": label,
-        "score": score,
-        "reason": reason,
-        "subscores": subscores,
-        "categories": categories_from_above(ground),
-        "clues": clues,
-    }
+    scenes = (
+        _grade(ground.town + 0.2 * ground.fields, 0.01, 0.04),
+        "maybe" if has_town else "no",
+        _grade(ground.town, 0.005, 0.02),
+        "no",
+        "no",
+        _grade(ground.forest + ground.water, 0.05, 0.2),
+        _grade(ground.forest + ground.fields, 0.05, 0.15),
+        "yes" if ground.river else "maybe" if ground.coast else "no",
+        _grade(ground.cloud, 0.02, 0.1),
+        _grade(ground.fields, 0.1, 0.25),
+    )
+    return _verdict(label, reason, score, parts, scenes, clues)
 
 
-def _from_above(request: ChatRequest) -> bool:
-    """Whether the question says that it is about a satellite image."""
-    return any("satellite image" in message.text.lower() for message in request.messages if message.role != "assistant")
-
-
-def classify(seen: SeenPicture, score: float) -> tuple[str, str]:
-    scene = seen.scene
-    if scene.brightness < DARK:
-        return "non_localizable", "the picture is too dark to see where it was taken"
-    if scene.sharpness < BLURRED:
-        return "non_localizable", "the picture is too blurred to make out signs or structures"
-    if scene.landmark:
-        return "landmark", f"an iconic structure dominates the view: {scene.landmark}"
-    if score < LOCALIZABLE_FROM:
-        return "non_localizable", "nothing in the picture narrows down the place: no readable text, few structures"
-    return "localizable", "clues can be combined: " + "; ".join(clue_list(seen)[:3])
-
-
-def sub_scores(seen: SeenPicture) -> dict[str, float]:
-    """The five sub-scores of GeoAgent figure 8, each 0..10."""
-    scene = seen.scene
-    letters = sum(len(re.findall(r"\w", line.text)) for line in seen.readable)
-    light = min(1.0, scene.brightness / 0.3)
-    culture = 2.0 + 12 * min(0.3, scene.building_share) + min(3.0, len(seen.readable)) + (3 if scene.landmark else 0)
+def assess(seen: SeenPicture) -> dict[str, Any]:
+    """The judge's view of a look: legible signs and landmarks lead, bare nature and spoilt pictures trail."""
+    scene, lines = seen.scene, [line.text for line in seen.readable]
+    names = any(place_names().mentions(line, fuzzy=False) for line in lines)
+    words = any(street_in(line) or sign_words_in(line) for line in lines)
+    letters = sum(letter.isalnum() for line in lines for letter in line)
+    clarity = 10 * min(1.0, scene.sharpness) * min(1.0, scene.brightness / 0.3)
+    culture = 2.0 + 12 * min(0.3, scene.building_share) + min(3.0, len(lines)) + (3 if scene.landmark else 0)
     nature = 2.0 + 10 * min(0.4, scene.green_share) + (2 if scene.ground not in ("grey", "unclear") else 0)
     traffic = 1.0 + (3 if scene.side else 0) + (2 if scene.centre else 0) + (1 if scene.edge else 0)
+    parts = [_ten(part) for part in (clarity, letters / 5, culture, nature, traffic)]
+    score = 2.0 + 3.0 * names + 1.5 * words + 0.5 * bool(lines) + 0.1 * parts[4] + 0.1 * parts[1] + 0.05 * parts[2]
+    score = _ten((max(score, 9.5) if scene.landmark else score) * min(1.0, 0.2 + parts[0] / 8))
+    clues = [scene.landmark] if scene.landmark else []
+    clues += [f"text '{line}'" for line in lines[:4]]
+    clues += [f"traffic on the {scene.side}"] if scene.side else []
+    clues += [f"{scene.centre} centre line"] if scene.centre else []
+    if scene.brightness < DARK:
+        label, reason = "non_localizable", "the picture is too dark to see where it was taken"
+    elif scene.sharpness < BLURRED:
+        label, reason = "non_localizable", "the picture is too blurred to make out signs or structures"
+    elif scene.landmark:
+        label, reason = "landmark", f"an iconic structure dominates the view: {scene.landmark}"
+    elif score < LOCALIZABLE_FROM:
+        label = "non_localizable"
+        reason = "nothing in the picture narrows down the place: no readable text, few structures"
+    else:
+        label, reason = "localizable", "clues can be combined: " + "; ".join(clues[:3] or ["none"])
+    scenes = (
+        _grade(scene.road_share + scene.building_share, 0.05, 0.12),
+        "yes" if scene.side or scene.centre else _grade(scene.road_share, 0.05, 0.4),
+        _grade(scene.building_share, 0.03, 0.08),
+        "yes" if lines else "maybe" if seen.lines else "no",
+        "yes" if words else "maybe" if lines else "no",
+        _grade(scene.green_share + scene.soil_share, 0.08, 0.3),
+        _grade(scene.green_share, 0.01, 0.05),
+        _grade(scene.hill_share, 0.01, 0.03),
+        _grade(scene.sky_share, 0.05, 0.15),
+        "maybe" if scene.green_share > 0.3 and scene.building_share < 0.03 else "no",
+    )
+    return _verdict(label, reason, score, parts, scenes, clues)
+
+
+def _verdict(
+    label: str, reason: str, score: float, parts: list[float], scenes: tuple[str, ...], clues: list[str]
+) -> dict[str, Any]:
     return {
-        "image_clarity": _ten(10 * min(1.0, scene.sharpness) * light),
-        "amount_of_text": _ten(min(10.0, letters / 5)),
-        "distinctiveness_of_cultural_landscape": _ten(culture),
-        "distinctiveness_of_natural_landscape": _ten(nature),
-        "vehicle_and_pedestrian_information": _ten(traffic),
-    }
-
-
-def overall(seen: SeenPicture, subscores: dict[str, float]) -> float:
-    """Figure 8's scale: legible signs and landmarks lead, bare nature trails, a spoilt picture is near zero."""
-    names = any(place_names().mentions(line.text, fuzzy=False) for line in seen.readable)
-    words = any(street_in(line.text) or sign_words_in(line.text) for line in seen.readable)
-    score = 2.0 + (3.0 if names else 0.0) + (1.5 if words else 0.0) + (0.5 if seen.readable else 0.0)
-    score += 0.1 * subscores["vehicle_and_pedestrian_information"] + 0.1 * subscores["amount_of_text"]
-    score += 0.05 * subscores["distinctiveness_of_cultural_landscape"]
-    if seen.scene.landmark:
-        score = max(score, 9.5)
-    return _ten(score * min(1.0, 0.2 + subscores["image_clarity"] / 8))
-
-
-def categories(seen: SeenPicture) -> dict[str, str]:
-    """GeoAgent's ten scene categories: yes, no or maybe."""
-    scene = seen.scene
-    words = any(street_in(line.text) or sign_words_in(line.text) for line in seen.readable)
-    return {
-        "manmade": _grade(scene.road_share + scene.building_share, 0.05, 0.12),
-        "traffic": "yes" if scene.side or scene.centre else _grade(scene.road_share, 0.05, 0.4),
-        "buildings": _grade(scene.building_share, 0.03, 0.08),
-        "sign": "yes" if seen.readable else "maybe" if seen.lines else "no",
-        "language": "yes" if words else "maybe" if seen.readable else "no",
-        "natural": _grade(scene.green_share + scene.soil_share, 0.08, 0.3),
-        "plants": _grade(scene.green_share, 0.01, 0.05),
-        "mountains_and_rivers": _grade(scene.hill_share, 0.01, 0.03),
-        "weather": _grade(scene.sky_share, 0.05, 0.15),
-        "agricultural": "maybe" if scene.green_share > 0.3 and scene.building_share < 0.03 else "no",
-    }
-
-
-def clue_list(seen: SeenPicture) -> list[str]:
-    scene = seen.scene
-    clues = [f"text '{line.text}'" for line in seen.readable[:4]]
-    if scene.side:
-        clues.append(f"traffic on the {scene.side}")
-    if scene.centre:
-        clues.append(f"{scene.centre} centre line")
-    if scene.landmark:
-        clues.insert(0, scene.landmark)
-    return clues or ["none"]
-
-
-def aliases(verdict: dict[str, object]) -> dict[str, object]:
-    """The same values under the names clients give them."""
-    subscores, kinds = verdict["subscores"], verdict["categories"]
-    assert isinstance(subscores, dict) and isinstance(kinds, dict)
-    return {
-        "class": verdict["verdict"],
-        "sub_scores": subscores,
-        "scenes": kinds,
-        "cultural_landscape": subscores["distinctiveness_of_cultural_landscape"],
-        "natural_landscape": subscores["distinctiveness_of_natural_landscape"],
-        "vehicles_and_pedestrians": subscores["vehicle_and_pedestrian_information"],
-        **subscores,
-        **kinds,
+        "class": label,
+        "score": score,
+        "reason": reason,
+        "sub_scores": dict(zip(SUB_SCORES, parts, strict=True)),
+        "scenes": dict(zip(SCENES, scenes, strict=True)),
+        "clues": clues or ["none"],
     }
 
 

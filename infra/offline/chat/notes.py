@@ -1,56 +1,53 @@
-"""The tools a request offers, and what the planner has before it: the description, what the tools answered, how many
-calls are left."""
+"""What an agent has before it, rebuilt from the messages: the picture or an observer's words, what its tools answered,
+how many calls are left.
+
+What an agent read in a picture of which it has spoken stands in its own thoughts; only pictures that came since its
+last words are looked at anew, with the slips that temperature brings.
+"""
 
 import json
+import random
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from difflib import SequenceMatcher
 from functools import lru_cache
 from typing import Any
 
-from infra.offline.chat.clues import countries_in, is_country, street_in
-from infra.offline.chat.protocol import ChatRequest, ToolCall
-
-ZOOM, SEARCH, GEOCODE = "zoom", "search", "geocode"
-TIPS, KEYWORD, DETAIL, MAP, SATELLITE = "tips", "keyword", "detail", "map", "satellite"
-PURPOSES = (ZOOM, SEARCH, GEOCODE, TIPS, KEYWORD, DETAIL, MAP, SATELLITE)
-
-# Read from name and description; the first that fits decides, so the narrow ones stand first.
-_PURPOSE_WORDS = (
-    (ZOOM, r"zoom|crop|bbox"),
-    (SATELLITE, r"satellite|aerial"),
-    (DETAIL, r"detail"),
-    (TIPS, r"tips|autocomplete|suggest|typeahead"),
-    (MAP, r"static_?map|map_(?:query|image|picture)|street_?map"),
-    (GEOCODE, r"geocod|coordinates of"),
-    (KEYWORD, r"poi|keyword|nearby|places?_search"),
-    (SEARCH, r"search|web|browse"),
+from infra.offline.chat.clues import countries_in, country_named, street_in
+from infra.offline.chat.observer import describe
+from infra.offline.chat.placenames import place_names
+from infra.offline.chat.protocol import ChatRequest, Picture
+from infra.offline.chat.sight import READABLE_SCORE, SeenPicture, look_at_picture
+from infra.offline.chat.tools import (
+    DETAIL,
+    GEOCODE,
+    KEYWORD,
+    MAP,
+    SATELLITE,
+    SEARCH,
+    TIPS,
+    ZOOM,
+    Tool,
+    offered,
+    tool_named,
 )
-_MAIN = {
-    ZOOM: r"bbox|box|region|area|rect",
-    SEARCH: r"query|q$|keywords?|text|question",
-    GEOCODE: r"address|query|place|location|name",
-    TIPS: r"text|keywords?|query|input|prefix",
-    KEYWORD: r"keywords?|query|text|name",
-    DETAIL: r"id$|poi",
-    MAP: r"cent(?:er|re)|location|point|coord|lat",
-    SATELLITE: r"cent(?:er|re)|location|point|coord|lat",
-}
+from schemas.messages import json_object
+
 DEFAULT_CALLS = 6
 ALIKE = 0.8  # two readings of one line share this much of their letters
-_NUMBER_WORDS = {"one": 1, "two": 2, "three": 3, "four": 4, "five": 5, "six": 6, "seven": 7, "eight": 8, "ten": 10}
-_LIMIT = re.compile(
-    rf"(?:at most|no more than|up to|maximum(?: of)?|max\.?|limit(?: of)?)\s+(\d{{1,2}}|{'|'.join(_NUMBER_WORDS)})\s+"
-    r"(?:tool[ -]?|function |external )?(?:call|use|invocation|step|turn)s?",
-    re.IGNORECASE,
-)
+MISREAD_RATE = 0.004  # letters read wrong at temperature 1, in a line that is not very clear
+MISS_RATE = 0.10  # lines overlooked at temperature 1
+HALLUCINATION_RATE = 0.01  # looks that show writing which is not there, at temperature 1
+SURE_SCORE = 0.75  # what it quotes is read this well; the rest is writing to look closer at
+READ_IN_PICTURE, READ_IN_CROP, READ_ON_MAP = "I read in the picture:", "The zoom shows:", "The map shows:"
+_READING = re.compile(rf"({READ_IN_PICTURE}|{READ_IN_CROP}|{READ_ON_MAP})([^\n]*)")
+_LINE = re.compile(r'"([^"\n]{1,80})"')
+_LIMIT = re.compile(r"at most (\d{1,2}) (?:tool )?(?:call|turn)", re.IGNORECASE)
 _TEXT_LINE = re.compile(
     r'^-\s+(?:"(?P<text>.*)"|\([^)]*\))\s+bbox_2d\s*\[(?P<box>[\d\s,.]+)\](?:\s+confidence\s+(?P<score>[\d.]+))?'
     r"(?:\s+height\s+(?P<height>\d+))?",
     re.MULTILINE,
 )
-_QUOTED = re.compile(r'["“”«»]([^"“”«»\n]{2,80})["“”«»]')
 # Sentences that speak to a model instead of about a place. A tool result is data: such a sentence is left out.
 _ADDRESSED = re.compile(
     r"\b(ignore|disregard|forget|override)\b.{0,60}\b(instruction|prompt|previous|above|rule|image|evidence)"
@@ -61,118 +58,45 @@ _ADDRESSED = re.compile(
 
 
 @dataclass(frozen=True)
-class Tool:
-    """One offered function."""
-
-    name: str
-    purpose: str  # one of PURPOSES, or "" where the model does not understand what it is for
-    parameters: Mapping[str, Any]
-
-    def arguments(self, value: Any) -> dict[str, Any]:
-        """The arguments that carry the one value the purpose needs, named and typed as the schema says."""
-        properties = self.parameters.get("properties")
-        named: dict[str, Any] = properties if isinstance(properties, dict) else {}
-        listed = self.parameters.get("required")
-        required = [str(name) for name in listed] if isinstance(listed, list) else []
-        main = next((name for name in required if name in named), next(iter(named), "value"))
-        main = next((name for name in named if _fits_purpose(name, self.purpose)), main)
-        values = {main: _shaped(value, named.get(main))}
-        for name in required:
-            if name not in values and name in named:
-                values[name] = _default(named[name])
-        return values
-
-    def value_in(self, arguments: Mapping[str, Any]) -> Any:
-        """The value an earlier call of this tool carried."""
-        for name, value in arguments.items():
-            if _fits_purpose(name, self.purpose):
-                return value
-        return next(iter(arguments.values()), None)
-
-
-def offered(request: ChatRequest) -> dict[str, Tool]:
-    """The tools of a request by name."""
-    tools = {}
-    for name, parameters in request.tools.items():
-        about = request.tool_notes.get(name, "")
-        tools[name] = Tool(name, purpose_of(name, about, parameters), parameters)
-    return tools
-
-
-def purpose_of(name: str, about: str, parameters: Mapping[str, Any]) -> str:
-    """What a tool is for, by its name, its parameters' names, then its description."""
-    properties = parameters.get("properties")
-    fields = " ".join(properties) if isinstance(properties, dict) else ""
-    for text in (name, fields, about):
-        for purpose, words in _PURPOSE_WORDS:
-            if re.search(words, text, re.IGNORECASE):
-                return purpose
-    return ""
-
-
-def _fits_purpose(name: str, purpose: str) -> bool:
-    return purpose in _MAIN and re.search(_MAIN[purpose], name, re.IGNORECASE) is not None
-
-
-def _shaped(value: Any, schema: Any) -> Any:
-    """The value in the type the schema wants: a point as an array or as "lat,lon"."""
-    if not isinstance(value, tuple):
-        return value
-    pair = [round(float(part), 5) for part in value]
-    as_array = isinstance(schema, dict) and schema.get("type") == "array"
-    return pair if as_array else ",".join(str(part) for part in pair)
-
-
-def _default(schema: Any) -> Any:
-    """A value for a required parameter beside the main one."""
-    described = schema if isinstance(schema, dict) else {}
-    if "default" in described:
-        return described["default"]
-    options = described.get("enum")
-    if isinstance(options, list) and options:
-        return options[0]
-    kinds = {"integer": 15, "number": 15.0, "boolean": False, "array": [], "object": {}}
-    return kinds.get(str(described.get("type")), "")
-
-
-@dataclass(frozen=True)
 class SeenText:
-    """A line of the observer's text section; text is None where it could not be read."""
+    """A line of writing; text is None where it could not be read, empty where it is read from the thoughts alone."""
 
     text: str | None
-    box: tuple[float, float, float, float]
-    score: float
-    height: int
+    box: tuple[float, float, float, float] = (0, 0, 0, 0)
+    score: float = 0.95
+    height: int = 0
     zoomed: bool = False
 
 
-@dataclass
+@dataclass(frozen=True)
 class Candidate:
-    """A geocoder's answer."""
+    """A place that a geocoder or a map found."""
 
     label: str
     lat: float
     lon: float
-    country: str = ""
-    city: str = ""
-    asked: str = ""
-    rank: int = 0
-    poi_id: str = ""
+    country: str
+    city: str
+    rank: int
+    poi_id: str
 
 
 @dataclass
 class Notes:
+    """The working state of an agent."""
+
     description: str = ""
+    picture: SeenPicture | None = None  # the first one
     texts: list[SeenText] = field(default_factory=list)
+    fresh: list[str] = field(default_factory=list)  # sentences on what was read since its last words
     zooms: list[Any] = field(default_factory=list)  # boxes looked into, as they were called
     searches: list[tuple[str, list[str]]] = field(default_factory=list)  # query, passages
-    geocodes: list[tuple[str, list[Candidate]]] = field(default_factory=list)  # lookups of any kind: asked, found
+    geocodes: list[tuple[str, list[Candidate]]] = field(default_factory=list)  # lookups of any kind
     tips: list[tuple[str, str]] = field(default_factory=list)  # (id, name) of points a map suggested without a place
     listed: list[str] = field(default_factory=list)  # what the last lookup lists, as it names it
-    asked: set[tuple[str, str]] = field(default_factory=set)  # (purpose, value) of every call so far
+    calls: set[tuple[str, str]] = field(default_factory=set)  # (purpose, value) of every call so far
     map_words: list[str] = field(default_factory=list)  # read on maps that were looked at
     results: list[tuple[Tool, str]] = field(default_factory=list)  # tool texts since its last words
-    failed: int = 0
     suspicious: int = 0
     calls_made: int = 0
     calls_allowed: int = DEFAULT_CALLS
@@ -202,28 +126,89 @@ class Notes:
         return None
 
     def size(self) -> tuple[int, int] | None:
+        """Width and height of the picture, as it is described."""
         matched = re.search(r"(\d{2,5})\s*[x×]\s*(\d{2,5})\s*(?:px|pixels)", self.description)
         return (int(matched.group(1)), int(matched.group(2))) if matched else None
 
+    def read(self, lead: str, line: str) -> None:
+        """Adds a line that was read in the picture, in a crop or on a map."""
+        if lead == READ_ON_MAP:
+            self.map_words.append(line)
+        else:
+            self.texts.append(SeenText(line, zoomed=lead == READ_IN_CROP))
 
-def read_notes(request: ChatRequest) -> Notes:
-    """The planner's working state, rebuilt from the messages alone."""
-    notes = Notes(calls_allowed=calls_allowed(request))
-    notes.description = "\n".join(m.text for m in request.messages if m.role == "user")
-    notes.texts = read_texts(notes.description)
-    calls: dict[str, ToolCall] = {}
-    tools = offered(request)
+
+def read_notes(request: ChatRequest, dice: random.Random) -> Notes:
+    """The state after the last message, of a model that sees pictures or of one that is told of them."""
+    limit = _LIMIT.search(request.prompt)
+    notes = Notes(calls_allowed=int(limit.group(1)) if limit else DEFAULT_CALLS)
+    called: dict[str, tuple[Tool, dict[str, Any]]] = {}
+    unread: list[tuple[str, Picture]] = []
+    purpose = ""
     for message in request.messages:
         if message.role == "assistant":
+            readings = _READING.findall(message.text) if request.pictures else []
+            for lead, quoted in readings:
+                for line in _LINE.findall(quoted):
+                    notes.read(lead, line)
+            unread = [] if readings else unread
             notes.results = []
-        for call in message.tool_calls:
-            calls[call.id] = call
-            notes.calls_made += 1
-        if message.role == "tool" and message.tool_call_id in calls:
-            call = calls[message.tool_call_id]
-            note_result(notes, tool_of(call.name, tools), call.parsed(), message.text)
-            notes.results.append((tool_of(call.name, tools), message.text))
+            # By name alone: tools are not offered again once the calls are used up.
+            called |= {call.id: (tool_named(call.name), call.parsed()) for call in message.tool_calls}
+            notes.calls_made += len(message.tool_calls)
+        elif message.tool_call_id in called:
+            tool, arguments = called[message.tool_call_id]
+            purpose = tool.purpose
+            note_result(notes, tool, arguments, message.text)
+            notes.results.append((tool, message.text))
+        for picture in message.pictures:
+            lead = READ_ON_MAP if purpose in (MAP, SATELLITE) else READ_IN_CROP if notes.picture else READ_IN_PICTURE
+            notes.picture = notes.picture or look_at_picture(picture)
+            unread.append((lead, picture))
+    if notes.picture is None:
+        notes.description = "\n".join(message.text for message in request.messages if message.role == "user")
+        notes.texts += read_texts(notes.description)
+        return notes
+    # A picture's very small lines are left to a zoom, where there is one; a crop is read as far as the eyes go.
+    can_zoom = any(tool.purpose == ZOOM for tool in offered(request))
+    for lead, picture in unread:
+        _look_at(notes, lead, look_at_picture(picture), dice, request.temperature, can_zoom)
+    notes.description = describe(notes.picture)
+    # What a line says is known only from a reading; here it is a place to look at.
+    notes.texts += [
+        SeenText(None if line.score < READABLE_SCORE else "", line.box, line.score, line.height)
+        for line in notes.picture.lines
+    ]
     return notes
+
+
+def _look_at(
+    notes: Notes, lead: str, seen: SeenPicture, dice: random.Random, temperature: float, can_zoom: bool
+) -> None:
+    """Reads what is in a picture; slips, misses and writing that is not there come with temperature."""
+    smallest = round(9 * seen.width / 1024) if can_zoom and lead == READ_IN_PICTURE else 0
+    lines = []
+    for line in seen.readable:
+        if line.height < smallest or line.score < SURE_SCORE or dice.random() < MISS_RATE * temperature:
+            continue
+        rate = MISREAD_RATE * temperature * (2.0 if line.score < 0.9 else 1.0)
+        lines.append(misread(line.text.replace('"', "'"), rate, dice))
+    if dice.random() < HALLUCINATION_RATE * temperature:
+        names = place_names().biggest(dice.choice(("US", "FR", "BR", "IN", "DE", "MX", "ZA", "JP")))
+        lines.append(dice.choice(names[:40]).name)
+    lines = list(dict.fromkeys(lines))
+    for text in lines:
+        notes.read(lead, text)
+    quoted = "; ".join(f'"{text}"' for text in lines)
+    notes.fresh.append(f"{lead} {quoted}." if quoted else f"{lead} no writing I can read.")
+
+
+def misread(text: str, rate: float, dice: random.Random) -> str:
+    """The text with some letters taken for others."""
+    letters = "aeinorstul"
+    return "".join(
+        dice.choice(letters) if char.isalpha() and char.isascii() and dice.random() < rate else char for char in text
+    )
 
 
 @lru_cache(maxsize=8192)
@@ -232,77 +217,53 @@ def nearly_alike(line: str, other: str) -> bool:
     return SequenceMatcher(None, line.casefold(), other.casefold(), autojunk=False).ratio() >= ALIKE
 
 
-def tool_of(name: str, tools: dict[str, Tool]) -> Tool:
-    """The tool an earlier call meant; tools are not offered again once the calls are used up."""
-    return tools.get(name) or Tool(name, purpose_of(name, "", {}), {})
-
-
-def calls_allowed(request: ChatRequest) -> int:
-    match = _LIMIT.search(request.system) or next(
-        (m for message in request.messages if message.role == "user" and (m := _LIMIT.search(message.text))), None
-    )
-    if not match:
-        return DEFAULT_CALLS
-    word = match.group(1).lower()
-    return _NUMBER_WORDS.get(word) or int(word)
-
-
 def read_texts(description: str, zoomed: bool = False) -> list[SeenText]:
-    """The lines of a description's text section; quoted words where it was written in another form."""
+    """The lines of an observer's text section."""
     texts = []
     for matched in _TEXT_LINE.finditer(description):
         sides = [float(part) for part in re.findall(r"\d+(?:\.\d+)?", matched.group("box"))]
         if len(sides) == 4:
-            box = (sides[0], sides[1], sides[2], sides[3])
             score = float(matched.group("score") or 0.5)
+            box = (sides[0], sides[1], sides[2], sides[3])
             texts.append(SeenText(matched.group("text"), box, score, int(matched.group("height") or 0), zoomed))
-    if texts:
-        return texts
-    return [SeenText(m.group(1), (0, 0, 0, 0), 0.8, 0, zoomed) for m in _QUOTED.finditer(description)]
+    return texts
 
 
 def note_result(notes: Notes, tool: Tool, arguments: dict[str, Any], text: str) -> None:
-    """Adds what one tool answered; an error is counted and says nothing."""
-    parsed, value = _parse(text), tool.value_in(arguments)
-    notes.asked.add((tool.purpose, json.dumps(value) if isinstance(value, list | dict) else str(value)))
+    """Adds what one tool answered; an error says nothing."""
+    result = json_object(text) or {}
+    value = arguments.get(tool.argument)
+    notes.calls.add((tool.purpose, json.dumps(value) if isinstance(value, list | dict) else str(value)))
     if tool.purpose == ZOOM:
         notes.zooms.append(value)
-    if isinstance(parsed, dict) and parsed.get("error"):
-        notes.failed += 1
+        notes.texts += read_texts(str(result.get("description") or ""), zoomed=True)
+    if result.get("error"):
         return
-    if tool.purpose == ZOOM:
-        described = parsed.get("description") if isinstance(parsed, dict) else text if parsed is None else None
-        notes.texts += read_texts(described if isinstance(described, str) else "", zoomed=True)
-    elif tool.purpose == SEARCH:
-        passages = _passages(parsed, text)
-        clean = [" ".join(kept) for kept in (facts_only(p, notes) for p in passages) if kept]
-        notes.searches.append((str(value or ""), clean))
-    elif tool.purpose in (GEOCODE, KEYWORD, TIPS, DETAIL):
-        query = str(value or "")
-        candidates = _candidates(parsed, query)
-        if tool.purpose == DETAIL and candidates:  # by its name: an id says nothing to a reader
-            query = candidates[0].label.partition(",")[0]
-        notes.geocodes.append((query, candidates))
-        notes.tips += _tips(parsed)
-        notes.listed = [candidate.label for candidate in candidates] or _suggested(parsed)
-
-
-def _parse(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except json.JSONDecodeError:
-        return None
-
-
-def _passages(parsed: Any, text: str) -> list[str]:
-    rows = parsed.get("results") if isinstance(parsed, dict) else parsed
-    if isinstance(rows, list):
-        return [
-            " ".join(_ended(str(row[key])) for key in ("title", "content", "snippet") if row.get(key))
-            for row in rows
-            if isinstance(row, dict)
+    if tool.purpose == SEARCH:
+        pages = [
+            " ".join(_ended(str(row[key])) for key in ("title", "content") if row.get(key)) for row in _rows(result)
         ]
-    return [part for part in re.split(r"\n\s*\n|\n(?=\s*(?:\d+[.)]|[-*])\s)", text) if part.strip()]
+        notes.searches.append((str(value), [" ".join(kept) for page in pages if (kept := facts_only(page, notes))]))
+    elif tool.purpose in (GEOCODE, KEYWORD, TIPS, DETAIL):
+        rows = _rows(result)
+        placed = [_candidate(row, rank) for rank, row in enumerate(rows)]
+        candidates = [candidate for candidate in placed if candidate is not None]
+        # Of a point of interest by its name: an id says nothing to a reader.
+        query = candidates[0].label.partition(",")[0] if tool.purpose == DETAIL and candidates else str(value)
+        notes.geocodes.append((query, candidates))
+        notes.tips += [
+            (str(row["id"]), str(row.get("name") or ""))
+            for row, candidate in zip(rows, placed, strict=True)
+            if candidate is None and row.get("id")
+        ]
+        suggested = (", ".join(str(row[key]) for key in ("name", "district") if row.get(key)) for row in rows)
+        notes.listed = [candidate.label for candidate in candidates] or list(suggested)
+
+
+def _rows(result: dict[str, Any]) -> list[dict[str, Any]]:
+    """The entries of a result, whatever the tool calls them."""
+    rows = next((result[key] for key in ("results", "pois", "tips") if key in result), [result.get("poi")])
+    return [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
 
 
 def _ended(text: str) -> str:
@@ -310,6 +271,7 @@ def _ended(text: str) -> str:
 
 
 def facts_only(passage: str, notes: Notes) -> list[str]:
+    """The sentences of a passage that do not speak to its reader; the others are counted."""
     kept = []
     for sentence in re.split(r"(?<=[.!?:])\s+|\n", passage):
         if _ADDRESSED.search(sentence):
@@ -319,77 +281,35 @@ def facts_only(passage: str, notes: Notes) -> list[str]:
     return kept
 
 
-def _tips(parsed: Any) -> list[tuple[str, str]]:
-    """Suggestions that have an id and a name but no point yet."""
-    rows = parsed.get("tips") if isinstance(parsed, dict) else None
-    named = [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
-    return [(str(row["id"]), str(row.get("name") or "")) for row in named if row.get("id") and _point(row) is None]
+def _candidate(row: dict[str, Any], rank: int) -> Candidate | None:
+    """The place of an entry, or None where it names no point."""
+    try:
+        lat, lon = float(row["lat"]), float(row["lon"])
+    except (KeyError, TypeError, ValueError):
+        return None
+    name, district = (str(row.get(key) or "") for key in ("name", "district"))
+    label = str(row.get("display_name") or name)
+    told = (row.get(key) for key in ("address", "district", "country"))
+    where = ", ".join(text for text in told if isinstance(text, str) and text)
+    city = str(row.get("city") or "") or _town_of(district) or _town_in(label)
+    code = str(row.get("country_code") or "").upper() or _country_of(where or label)
+    full = f"{label}, {where}" if where and not label.endswith(where) else label
+    return Candidate(full, lat, lon, code, city, rank, str(row.get("id") or ""))
 
 
-def _suggested(parsed: Any) -> list[str]:
-    """The same as a reader would say them: each with where it is."""
-    rows = parsed.get("tips") if isinstance(parsed, dict) else None
-    named = [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
-    return [", ".join(str(row[key]) for key in ("name", "district") if row.get(key)) for row in named]
+def _country_of(address: str) -> str:
+    """The code of the country an address names; a part of its own comes first: East Azerbaijan lies in Iran."""
+    own = (country_named(part) for part in reversed(address.split(",")))
+    return next((code for code in own if code), "") or next(iter(sorted(countries_in(address))), "")
 
 
-def _candidates(parsed: Any, query: str) -> list[Candidate]:
-    rows = parsed
-    if isinstance(parsed, dict):
-        if isinstance(parsed.get("poi"), dict):
-            parsed = {"pois": [parsed["poi"]]}
-        names = ("results", "candidates", "places", "pois", "tips")
-        lists = (parsed[key] for key in names if isinstance(parsed.get(key), list))
-        rows = next(lists, [parsed])
-    candidates = []
-    for rank, row in enumerate(rows if isinstance(rows, list) else []):
-        if not isinstance(row, dict):
-            continue
-        place = row.get("geometry", {}).get("location", row) if isinstance(row.get("geometry"), dict) else row
-        point = _point(place)
-        if point is None:
-            continue
-        lat, lon = point
-        listed = row.get("address")
-        address: dict[str, Any] = listed if isinstance(listed, dict) else {}
-        label = str(row.get("display_name") or row.get("formatted_address") or row.get("name") or "")
-        city = next((str(address[k]) for k in ("city", "town", "village", "municipality") if address.get(k)), "")
-        city = city or str(row.get("cityname") or row.get("city") or _town_of(row) or town_in(label))
-        code = str(address.get("country_code") or row.get("country_code") or "").upper()
-        told = (str(row[key]) for key in ("address", "district", "country") if isinstance(row.get(key), str))
-        where = ", ".join(text for text in told if text)
-        # The country is a part of its own: East Azerbaijan lies in Iran.
-        parts = [part for part in (where or label).split(",") if len(countries_in(part)) == 1]
-        code = code or next((country for part in parts[::-1] for country in countries_in(part) if is_country(part)), "")
-        code = code or next(iter(sorted(countries_in(where or label))), "")
-        whole = f"{label}, {where}" if where and not label.endswith(where) else label
-        candidates.append(Candidate(whole, lat, lon, code, city, query, rank))
-        candidates[-1].poi_id = str(row.get("id") or "")
-    return candidates
-
-
-def _town_of(row: dict[str, Any]) -> str:
+def _town_of(district: str) -> str:
     """The town in a district, written from the country down or from the town up."""
-    parts = [part.strip() for part in str(row.get("district") or "").split(",") if part.strip()]
-    if not parts:
-        return ""
-    return parts[-1] if countries_in(parts[0]) and len(parts) > 1 else parts[0]
+    parts = [part.strip() for part in district.split(",") if part.strip()]
+    return parts[-1] if len(parts) > 1 and countries_in(parts[0]) else parts[0] if parts else ""
 
 
-def town_in(label: str) -> str:
+def _town_in(label: str) -> str:
     """The town of an address: its first part, or the second where the first is a street."""
     parts = [part.strip() for part in label.split(",")]
     return parts[1] if len(parts) > 2 and street_in(parts[0]) else parts[0]
-
-
-def _point(place: dict[str, Any]) -> tuple[float, float] | None:
-    """Latitude and longitude of a row, by name or as a map service writes them ("lon,lat")."""
-    try:
-        if "lat" not in place and "latitude" not in place and isinstance(place.get("location"), str):
-            lon, lat = (float(part) for part in place["location"].split(","))
-        else:
-            lat = float(place["lat"] if "lat" in place else place["latitude"])
-            lon = float(next(place[key] for key in ("lon", "lng", "longitude") if key in place))
-    except (KeyError, StopIteration, TypeError, ValueError):
-        return None
-    return (lat, lon) if -90 <= lat <= 90 and -180 <= lon <= 180 else None

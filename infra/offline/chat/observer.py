@@ -8,7 +8,7 @@ from infra.offline.chat.reply import Reply
 from infra.offline.chat.scene import Scene, cover_boxes
 from infra.offline.chat.sight import READABLE_SCORE, SeenPicture, look_at_picture
 
-COVERS = {"sky": "part of the sky", "plants": "tree, bush"}  # by the words in which they are asked for
+COVERS = {"sky": "part of the sky", "plants": "tree, bush"}  # by the words in which they are requested
 
 
 def observer_reply(request: ChatRequest, dice: random.Random) -> Reply:
@@ -56,7 +56,7 @@ def describe(seen: SeenPicture) -> str:
 
 
 def facts_of(seen: SeenPicture, question: str = "") -> dict[str, object]:
-    """The same observation as named values; boxes are those of what is asked for, by default of writing."""
+    """The same observation as named values; boxes are those of what is requested, by default of writing."""
     scene = seen.scene
     boxes = [list(line.box) for line in seen.readable]
     if "foreground" in question:

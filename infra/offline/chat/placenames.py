@@ -4,11 +4,11 @@ A large town is known by nearly every model, a village by few; a small town besi
 far out. What is known is remembered more or less exactly.
 """
 
+import itertools
 import math
 import random
 import re
 import threading
-import unicodedata
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -18,17 +18,13 @@ import numpy as np
 from cachetools import cached
 
 from infra.offline.facts import area_code, countries
-from infra.offline.gazetteer import EARTH_RADIUS_KM, admin1_names, gazetteer
+from infra.offline.gazetteer import NameIndex, admin1_names, distance_km, gazetteer
 from infra.offline.seeded_random import draws, fraction
-from infra.offline.words import KINDS, WORDS
+from infra.offline.words import KINDS, WORDS, fold, one_letter_off
 
 FAMOUS_POPULATION = 50_000  # from here on a city is known by more than one Latin name
 MIN_FUZZY_LETTERS = 6  # one letter wrong in a shorter word makes another word
 _WORD = re.compile(r"[^\W\d_]+(?:['’.-][^\W\d_]+)*")
-_ILLEGIBLE = re.compile(r"[^\u0000-\u024f\u1e00-\u1eff\u2000-\u206f\u0370-\u03ff\u3000-\u30ff\u4e00-\u9fff]")
-_SPECIAL = str.maketrans({"ø": "o", "đ": "d", "ł": "l", "æ": "ae", "œ": "oe", "ı": "i", "ð": "d", "þ": "th", "ə": "e"})
-_PUNCTUATION = str.maketrans(dict.fromkeys("’'`.-–/=・", " "))
-_MARKS = dict.fromkeys(code for code in range(0x300, 0x1F000) if unicodedata.combining(chr(code)))
 # Street, shop and direction words of many languages that also happen to be the names of towns.
 _ORDINARY_WORDS = (
     "centro center centre central hotel bar cafe most same nice of la le los las san santa saint st port park "
@@ -47,6 +43,7 @@ class Place:
     lon: float
     country: str  # ISO 3166 alpha-2
     population: int
+    division: str  # `<ISO2>.<code>`, as in `admin1_names`
 
 
 @dataclass(frozen=True)
@@ -59,68 +56,39 @@ class Match:
     primary: bool
 
 
-def fold(text: str) -> str:
-    """Lower case without accents, single spaces: how names are compared."""
-    plain = text.casefold()
-    if not plain.isascii():
-        plain = unicodedata.normalize("NFKD", plain.translate(_SPECIAL)).translate(_MARKS)
-    return " ".join(plain.translate(_PUNCTUATION).split())
-
-
 class PlaceNames:
-    """Cities by folded name, with an index for names that are one letter off."""
+    """Cities by name, also by one that is a letter off."""
 
     def __init__(self) -> None:
         source = gazetteer()
-        self.places: list[Place] = []
-        self.primary: dict[str, list[int]] = defaultdict(list)
-        self.alternate: dict[str, list[int]] = defaultdict(list)
-        for index in range(len(source)):
-            name, others = source.names(index)
-            country, population = str(source.country[index]), int(source.population[index])
-            self.places.append(Place(name, float(source.lat[index]), float(source.lon[index]), country, population))
-            key = fold(name)
-            self.primary[key].append(index)
-            for other in others:
-                # Short Latin ones are airport codes and the like, which match any word; of a small town the other
-                # Latin spellings are transliterations that no sign carries.
-                if other.isascii() and (len(other) < 4 or population < FAMOUS_POPULATION):
-                    continue
-                if 2 <= len(other) <= 40 and _legible(other):
-                    folded = fold(other)
-                    if folded != key:
-                        self.alternate[folded].append(index)
+        self._index = NameIndex(source)
+        self._index.prepare()
+        self.places = [
+            Place(source.names(row)[0], float(lat), float(lon), str(country), int(population), source.region_code(row))
+            for row, (lat, lon, country, population) in enumerate(
+                zip(source.lat, source.lon, source.country, source.population, strict=True)
+            )
+        ]
         # The same signs are read over and over: eight answers a picture, and a plan after every tool call.
-        self._remembered = lru_cache(maxsize=50_000)(self._nearly)
-        self.near: dict[tuple[str, int], list[str]] = defaultdict(list)
-        for key in self.primary:
-            if len(key) >= MIN_FUZZY_LETTERS:
-                self.near[key[-2:], len(key)].append(key)
-                self.near[key[:2], len(key)].append(key)
+        self.nearly = lru_cache(maxsize=50_000)(self._nearly)
 
     def named(self, name: str) -> list[Match]:
         """Places of exactly this name, the most populous first."""
-        key = fold(name)
-        main = self.primary.get(key, ())
-        matches = [Match(self.places[i], name, True, True) for i in main]
-        others = sorted(set(self.alternate.get(key, ())) - set(main))
-        matches += [Match(self.places[i], name, True, False) for i in others]
+        matches = []
+        for found in self._index.cities(name):
+            place = self.places[found.row]
+            # Latin aliases of a small town are transliterations that no sign carries.
+            if not found.is_alias or place.population >= FAMOUS_POPULATION or not fold(name).isascii():
+                matches.append(Match(place, name, True, not found.is_alias))
         return sorted(matches, key=lambda match: -match.place.population)
 
-    def nearly(self, name: str) -> list[Match]:
-        """Places whose name differs by one letter, the most populous first."""
-        return self._remembered(name)
-
     def _nearly(self, name: str) -> list[Match]:
+        """Places whose name differs by one letter, the most populous first."""
         key = fold(name)
         if len(key) < MIN_FUZZY_LETTERS:
             return []
-        names: set[str] = set()
-        for size in (len(key) - 1, len(key), len(key) + 1):
-            for end in (key[-2:], key[:2]):
-                names.update(other for other in self.near.get((end, size), ()) if _one_edit(key, other))
-        matches = [Match(self.places[i], name, False, True) for other in names for i in self.primary[other]]
-        return sorted(matches, key=lambda match: -match.place.population)
+        rows = [row for spelt in dict.fromkeys(one_letter_off(key)) for row in self._index.own_name(spelt)]
+        return sorted((Match(self.places[row], name, False, True) for row in rows), key=lambda m: -m.place.population)
 
     def mentions(self, text: str, fuzzy: bool = True) -> list[Match]:
         """Places a text names, the longest names first; words inside a longer name are not counted again."""
@@ -161,11 +129,6 @@ def _by_country() -> dict[str, list[Place]]:
     return grouped
 
 
-def _legible(text: str) -> bool:
-    """Whether the OCR knows the script: Latin, Greek, Han, kana."""
-    return text.isascii() or not _ILLEGIBLE.search(text)
-
-
 def _phrases(text: str) -> Iterator[tuple[int, int, str]]:
     """Runs of up to four words, longest first; scripts without spaces give runs of characters."""
     words = [(m.start(), m.end(), m.group()) for m in _WORD.finditer(text)]
@@ -180,18 +143,6 @@ def _phrases(text: str) -> Iterator[tuple[int, int, str]]:
             for size in range(min(6, len(word) - 1), 1, -1):
                 for i in range(start, end - size + 1):
                     yield i, i + size, text[i : i + size]
-
-
-def _one_edit(a: str, b: str) -> bool:
-    """Whether one letter changed, added or dropped turns one into the other."""
-    if abs(len(a) - len(b)) > 1 or a == b:
-        return False
-    i = 0
-    while i < min(len(a), len(b)) and a[i] == b[i]:
-        i += 1
-    if len(a) == len(b):
-        return a[i + 1 :] == b[i + 1 :]
-    return a[i:] == b[i + 1 :] if len(a) < len(b) else a[i + 1 :] == b[i:]
 
 
 @dataclass(frozen=True)
@@ -233,10 +184,7 @@ def remembered(place: Place, memory: Memory, dice: random.Random, temperature: f
 
 def apart_km(lat: float, lon: float, other_lat: float, other_lon: float) -> float:
     """Between two points."""
-    phi, other_phi = math.radians(lat), math.radians(other_lat)
-    half = math.sin((other_phi - phi) / 2) ** 2
-    half += math.cos(phi) * math.cos(other_phi) * math.sin(math.radians(other_lon - lon) / 2) ** 2
-    return 2 * EARTH_RADIUS_KM * math.asin(math.sqrt(min(1.0, half)))
+    return float(distance_km(lat, lon, np.array(other_lat), np.array(other_lon)))
 
 
 def moved(lat: float, lon: float, away_km: float, bearing: float) -> tuple[float, float]:
@@ -285,13 +233,8 @@ def division_of_area(country: str, area: int) -> str:
 def towns_of_area(country: str, area: int) -> tuple[Place, ...]:
     """The largest towns of the divisions with these area digits, the most populous first."""
     codes = set(_divisions().get((country, area), ()))
-    if not codes:
-        return ()
-    source, places = gazetteer(), place_names().places
-    rows = np.flatnonzero(source.country == country)
-    rows = rows[np.argsort(-source.population[rows], kind="stable")]
-    inside = [int(row) for row in rows if source.region_code(int(row)) in codes]
-    return tuple(places[row] for row in inside[:6])
+    inside = (place for place in place_names().biggest(country) if place.division in codes)
+    return tuple(itertools.islice(inside, 6))
 
 
 def _logistic(odds: float) -> float:

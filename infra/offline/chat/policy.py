@@ -3,14 +3,14 @@
 import json
 import math
 import random
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from infra.offline.chat.beliefs import LARGEST, Belief
-from infra.offline.chat.notes import DETAIL, GEOCODE, KEYWORD, MAP, SATELLITE, SEARCH, TIPS, ZOOM, Notes, SeenText, Tool
-from infra.offline.chat.placenames import fold
+from infra.offline.chat.notes import Notes, SeenText
+from infra.offline.chat.tools import DETAIL, GEOCODE, KEYWORD, MAP, SATELLITE, SEARCH, TIPS, ZOOM, Tool
+from infra.offline.words import fold
 
 STEP = 1.2  # how much better one kind of step is than the next, in log-odds at temperature 1
 MAX_ZOOMS, MAX_SEARCHES, MAX_LOOKUPS = 2, 2, 4
@@ -29,32 +29,22 @@ class Action:
 
 
 def next_action(
-    tools: dict[str, Tool],
-    choice: str,
-    notes: Notes,
-    belief: Belief,
-    dice: random.Random,
-    temperature: float,
+    tools: list[Tool], choice: str, notes: Notes, belief: Belief, dice: random.Random, temperature: float
 ) -> tuple[Tool, Action] | None:
     """The tool to call and why, or None where it is time to answer; `choice` is the request's tool_choice."""
     if choice == "none" or not tools or notes.calls_left == 0:
         return None
-    forced = choice if choice in tools else None
-    usable = {tool.purpose: tool for tool in reversed(tools.values()) if forced in (None, tool.name)}
-    actions = [action for action in _actions(usable, notes, belief, dice, temperature) if action.purpose in usable]
+    forced = choice if choice not in ("auto", "required") else None
+    usable = {tool.purpose: tool for tool in reversed(tools) if forced in (None, tool.name)}
+    actions = [action for action in _actions(notes, belief, dice, temperature, usable) if action.purpose in usable]
     must = forced is not None or choice == "required"
     stop = Action("", None, "", 0.0)
-    best = _draw(actions if must and actions else [*actions, stop], dice, temperature)
-    if best.purpose:
-        return usable[best.purpose], best
-    if must:
-        return _anything(usable, notes, belief)
-    return None
-
-
-def _draw(actions: list[Action], dice: random.Random, temperature: float) -> Action:
-    """The best action; at a temperature each one's worth is shaken first."""
-    return max(actions, key=lambda action: action.worth + temperature * gumbel(dice))
+    # The best one; at a temperature each one's worth is shaken first.
+    listed = actions if must and actions else [*actions, stop]
+    best = max(listed, key=lambda action: action.worth + temperature * gumbel(dice))
+    if best is stop:
+        return _anything(usable, notes, belief) if must else None
+    return usable[best.purpose], best
 
 
 def gumbel(dice: random.Random) -> float:
@@ -63,18 +53,17 @@ def gumbel(dice: random.Random) -> float:
 
 
 def _actions(
-    usable: dict[str, Tool], notes: Notes, belief: Belief, dice: random.Random, temperature: float
+    notes: Notes, belief: Belief, dice: random.Random, temperature: float, usable: dict[str, Tool]
 ) -> Iterable[Action]:
     if ZOOM in usable:
         yield from _zooms(notes, belief, dice, temperature)
-    if SEARCH in usable:
-        yield from _searches(usable, notes, belief)
-    if GEOCODE in usable:
-        yield from _geocodes(notes, belief)
+    if notes.calls_left > 1 or GEOCODE not in usable:
+        yield from _searches(notes, belief)
+    for rank, address in enumerate(a for a in belief.addresses if (GEOCODE, a) not in notes.calls):
+        yield Action(GEOCODE, address, _why_geocode(address, belief), STEP * (1 - 0.4 * rank))
     if usable.keys() & {TIPS, KEYWORD}:
         yield from _lookups(usable, notes, belief)
-    if usable.keys() & {DETAIL, MAP, SATELLITE}:
-        yield from _checks(usable, notes, belief)
+    yield from _checks(notes, belief)
 
 
 def _zooms(notes: Notes, belief: Belief, dice: random.Random, temperature: float) -> Iterable[Action]:
@@ -104,12 +93,11 @@ def _wants_zoom(seen: SeenText) -> bool:
 
 
 def _covered(seen: SeenText, notes: Notes) -> bool:
+    """Whether a zoom has shown the middle of a line; the box of a call may be malformed."""
     x, y = (seen.box[0] + seen.box[2]) / 2, (seen.box[1] + seen.box[3]) / 2
-    return any(_is_box(b) and b[0] <= x <= b[2] and b[1] <= y <= b[3] for b in notes.zooms)
-
-
-def _is_box(value: Any) -> bool:
-    return isinstance(value, list) and len(value) == 4 and all(isinstance(side, int | float) for side in value)
+    boxes = [box for box in notes.zooms if isinstance(box, list) and len(box) == 4]
+    boxes = [box for box in boxes if all(isinstance(side, int | float) for side in box)]
+    return any(left <= x <= right and top <= y <= bottom for left, top, right, bottom in boxes)
 
 
 def _grow(
@@ -126,26 +114,19 @@ def _grow(
     return [x1, y1, min(width, max(int(sides[2]), x1 + 8)), min(height, max(int(sides[3]), y1 + 8))]
 
 
-def _searches(usable: dict[str, Tool], notes: Notes, belief: Belief) -> Iterable[Action]:
+def _searches(notes: Notes, belief: Belief) -> Iterable[Action]:
     """Web searches for the names on the signs, while they can still tell something new."""
-    if len(notes.searches) >= MAX_SEARCHES or (notes.calls_left <= 1 and GEOCODE in usable):
+    if len(notes.searches) >= MAX_SEARCHES:
         return
-    worth = 2 * STEP
-    if belief.settled and (notes.searches or notes.geocodes):
-        worth = -STEP  # a second opinion that is not needed
+    # A second opinion is not needed once a town is settled.
+    worth = -STEP if belief.settled and (notes.searches or notes.geocodes) else 2 * STEP
     lead = "I search once more, with other words:" if notes.searches else "I search the web for the names on signs:"
-    for rank, query in enumerate(q for q in belief.queries if (SEARCH, q) not in notes.asked):
+    for rank, query in enumerate(q for q in belief.queries if (SEARCH, q) not in notes.calls):
         yield Action(SEARCH, query, f"{lead} {query}.", worth - 0.4 * STEP * rank)
 
 
-def _geocodes(notes: Notes, belief: Belief) -> Iterable[Action]:
-    """Coordinates for the best addresses not yet asked for."""
-    for rank, address in enumerate(a for a in belief.addresses if (GEOCODE, a) not in notes.asked):
-        yield Action(GEOCODE, address, _why_geocode(address, belief), STEP * (1 - 0.4 * rank))
-
-
 def _why_geocode(address: str, belief: Belief) -> str:
-    """Of another town than the one in front it is said what speaks for it: it would come out of nowhere."""
+    """Another town than the one in front gets its reason: it would come out of nowhere."""
     if belief.best is not None and belief.best.city not in address:
         for guess in belief.guesses:
             if guess.city and f"{guess.city}, {guess.country_name}" in address:
@@ -158,42 +139,36 @@ def _lookups(usable: dict[str, Tool], notes: Notes, belief: Belief) -> Iterable[
     """Points of interest by the signs' own names, then by name and town, then the town itself."""
     if len(notes.geocodes) >= MAX_LOOKUPS:
         return
-    settled = (
-        any(candidate.poi_id for _, candidates in notes.geocodes for candidate in candidates[:1]) and belief.settled
-    )
+    settled = belief.settled and any(candidate.poi_id for _, places in notes.geocodes for candidate in places[:1])
     purpose = KEYWORD if KEYWORD in usable else TIPS
+    first = TIPS if TIPS in usable and not notes.geocodes else purpose
     for rank, query in enumerate(belief.queries[1:4]):
-        first = TIPS if TIPS in usable and not notes.geocodes else purpose
-        if (first, query) not in notes.asked:
-            yield Action(
-                first, query, f"I look for {query} on the map.", (-STEP if settled else 2 * STEP) - 0.4 * STEP * rank
-            )
-    if belief.best is not None and belief.best.city:
-        town = f"{belief.best.city}"
-        if (purpose, town) not in notes.asked and not settled:
-            yield Action(purpose, town, f"I look up {town} itself.", 0.6 * STEP)
+        if (first, query) not in notes.calls:
+            worth = (-STEP if settled else 2 * STEP) - 0.4 * STEP * rank
+            yield Action(first, query, f"I look for {query} on the map.", worth)
+    town = belief.best.city if belief.best is not None else ""
+    if town and (purpose, town) not in notes.calls and not settled:
+        yield Action(purpose, town, f"I look up {town} itself.", 0.6 * STEP)
 
 
-def _checks(usable: dict[str, Tool], notes: Notes, belief: Belief) -> Iterable[Action]:
+def _checks(notes: Notes, belief: Belief) -> Iterable[Action]:
     """Details and maps of what was found: whether the names around fit the picture."""
     known = [(c.poi_id, c.label.split(",")[0]) for _, candidates in notes.geocodes for c in candidates[:2] if c.poi_id]
     # A suggestion that is called as a sign reads comes first.
     signs = fold(" / ".join(notes.words))
     tips = sorted(notes.tips, key=lambda tip: fold(tip[1]) not in signs)[:2]
     for rank, (poi_id, name) in enumerate([*known[:2], *tips][:3]):
-        if DETAIL in usable and (DETAIL, poi_id) not in notes.asked:
+        if (DETAIL, poi_id) not in notes.calls:
             yield Action(DETAIL, poi_id, f"I check the details of {name}.", STEP * (0.8 - 0.4 * rank))
     best = belief.best
     if best is not None and best.why.startswith("lookup"):
-        point = (round(best.lat, 5), round(best.lon, 5))
         for purpose, worth in ((MAP, 0.6), (SATELLITE, -0.2)):
-            if purpose in usable and not any(kind == purpose for kind, _ in notes.asked):
-                yield Action(purpose, point, f"I look at the map around {best.city}.", worth * STEP)
+            if all(kind != purpose for kind, _ in notes.calls):
+                yield Action(purpose, (best.lat, best.lon), f"I look at the map around {best.city}.", worth * STEP)
 
 
-def _anything(usable: dict[str, Tool], notes: Notes, belief: Belief) -> tuple[Tool, Action] | None:
+def _anything(usable: dict[str, Tool], notes: Notes, belief: Belief) -> tuple[Tool, Action]:
     """A call for a client that insists on one."""
-    known = [purpose for purpose in (GEOCODE, ZOOM, SEARCH, KEYWORD, TIPS, MAP, SATELLITE) if purpose in usable]
     place = belief.best.country_name if belief.best else "city centre"
     width, height = notes.size() or (1000, 500)
     point = (belief.best.lat, belief.best.lon) if belief.best else (0.0, 0.0)
@@ -203,11 +178,9 @@ def _anything(usable: dict[str, Tool], notes: Notes, belief: Belief) -> tuple[To
         MAP: point,
         SATELLITE: point,
     }
-    purpose = known[0] if known else next(iter(usable), None)
-    if purpose is None:
-        return None
-    action = Action(purpose, values.get(purpose, place), "A tool call is asked for.", 0.0)
-    return usable[purpose], action
+    preferred = (GEOCODE, ZOOM, SEARCH, KEYWORD, TIPS, MAP, SATELLITE)
+    purpose = next((purpose for purpose in preferred if purpose in usable), next(iter(usable)))
+    return usable[purpose], Action(purpose, values.get(purpose, place), "A tool call is requested.", 0.0)
 
 
 def spoil(name: str, arguments: str, dice: random.Random) -> tuple[str, str]:
@@ -216,7 +189,7 @@ def spoil(name: str, arguments: str, dice: random.Random) -> tuple[str, str]:
     if way == 0:
         return name, arguments[: max(1, len(arguments) * 2 // 3)]
     if way == 1:
-        return re.sub("_", "-", name, count=1), arguments
+        return name.replace("_", "-", 1), arguments
     if way == 2:
         return name, json.dumps({key: str(value) for key, value in json.loads(arguments).items()} | {"extra": True})
     return name, "{}"

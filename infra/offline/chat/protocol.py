@@ -12,6 +12,8 @@ from PIL import Image, UnidentifiedImageError
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 from starlette.responses import JSONResponse
 
+from schemas.messages import json_object
+
 MAX_BYTES = 20 * 1024 * 1024
 MAX_PIXELS = 40_000_000
 FORMATS = {"PNG", "JPEG", "WEBP", "GIF"}
@@ -107,11 +109,7 @@ class ToolCall:
 
     def parsed(self) -> dict[str, Any]:
         """The arguments as an object; empty where the text was not one."""
-        try:
-            value = json.loads(self.arguments)
-        except json.JSONDecodeError:
-            return {}
-        return value if isinstance(value, dict) else {}
+        return json_object(self.arguments) or {}
 
 
 @dataclass(frozen=True)
@@ -128,7 +126,6 @@ class ChatRequest:
     model: str
     messages: tuple[Message, ...]
     tools: dict[str, dict[str, Any]] = field(default_factory=dict)  # function name -> parameters schema
-    tool_notes: dict[str, str] = field(default_factory=dict)  # function name -> what its description says
     tool_choice: str = "auto"  # none | auto | required | the name of one function
     response_schema: dict[str, Any] | None = None  # {} for json_object
     temperature: float = 1.0  # as it acts: narrowed by top_p and top_k
@@ -148,8 +145,9 @@ class ChatRequest:
         return self.pictures[-1]
 
     @property
-    def system(self) -> str:
-        return "\n".join(m.text for m in self.messages if m.role in ("system", "developer"))
+    def prompt(self) -> str:
+        """The words that say what to do and how to answer: the system's and the user's."""
+        return "\n".join(m.text for m in self.messages if m.role in ("system", "developer", "user"))
 
     @property
     def fingerprint(self) -> str:
@@ -270,7 +268,6 @@ def read_request(body: Any, vision: dict[str, bool]) -> ChatRequest:
         model=model,
         messages=messages,
         tools=tools,
-        tool_notes={function.name: function.description or "" for function in functions},
         tool_choice=_read_tool_choice(parsed.tool_choice, tools),
         response_schema=_read_response_format(parsed.response_format),
         temperature=_effective_temperature(parsed),
@@ -340,8 +337,8 @@ def _read_message(raw: _Message, where: str, takes_pictures: bool) -> Message:
 def _check_tool_order(messages: tuple[Message, ...]) -> None:
     """Each tool message answers a call just made, and each call is answered before the talk goes on."""
     open_ids: set[str] = set()
-    for i, message in enumerate(messages):
-        if message.role == "tool":
+    for i, message in enumerate((*messages, None)):
+        if message is not None and message.role == "tool":
             if message.tool_call_id not in open_ids:
                 text = (
                     "Invalid parameter: messages with role 'tool' must be a response to "
@@ -351,18 +348,12 @@ def _check_tool_order(messages: tuple[Message, ...]) -> None:
             open_ids.discard(message.tool_call_id)
             continue
         if open_ids:
-            _raise_unanswered(open_ids, i)
-        open_ids = {call.id for call in message.tool_calls}
-    if open_ids:
-        _raise_unanswered(open_ids, len(messages))
-
-
-def _raise_unanswered(open_ids: set[str], at: int) -> None:
-    text = (
-        "An assistant message with 'tool_calls' must be followed by tool messages responding to each 'tool_call_id'. "
-        f"The following tool_call_ids did not have response messages: {', '.join(sorted(open_ids))}"
-    )
-    raise bad(text, f"messages.[{at}].role")
+            text = (
+                "An assistant message with 'tool_calls' must be followed by tool messages responding to each "
+                f"'tool_call_id'. These tool_call_ids did not have response messages: {', '.join(sorted(open_ids))}"
+            )
+            raise bad(text, f"messages.[{i}].role")
+        open_ids = {call.id for call in message.tool_calls} if message is not None else set()
 
 
 def _read_tool_choice(raw: Any, tools: dict[str, dict[str, Any]]) -> str:

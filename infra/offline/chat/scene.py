@@ -96,28 +96,24 @@ def vanishing_point(image: Image.Image) -> tuple[float, float] | None:
     segments = cv2.HoughLinesP(edges, 1, np.pi / 360, 60, minLineLength=height // 9, maxLineGap=12)
     if segments is None:
         return None
-    lines = []
-    for x1, y1, x2, y2 in segments.reshape(-1, 4).astype(float):
-        if abs(y2 - y1) > 0.06 * abs(x2 - x1) and abs(y2 - y1) > 8:
-            lines.append(((x2 - x1) / (y2 - y1), x1, y1, math.hypot(x2 - x1, y2 - y1)))
-    best, votes = None, 0.0
-    for i, (slope_a, xa, ya, _) in enumerate(lines):
-        for slope_b, xb, yb, _ in lines[i + 1 :]:
-            if abs(slope_a - slope_b) < 0.25:
-                continue
-            row = (xb - xa + slope_a * ya - slope_b * yb) / (slope_a - slope_b)
-            column = xa + slope_a * (row - ya)
-            if not (height * 0.3 < row < height * 0.66 and -0.5 * width < column < 1.5 * width):
-                continue
-            near = [
-                length
-                for slope, x, y, length in lines
-                if abs(x + slope * (row - y) - column) / math.hypot(1, slope) < 5
-            ]
-            weight = sum(near) if len(near) >= 3 else 0.0
-            if weight > votes:
-                best, votes = (column / scale, row / scale), weight
-    return best
+    x1, y1, x2, y2 = segments.reshape(-1, 4).astype(float).T
+    steep = (np.abs(y2 - y1) > 0.06 * np.abs(x2 - x1)) & (np.abs(y2 - y1) > 8)
+    x, y, slope = x1[steep], y1[steep], ((x2 - x1)[steep] / (y2 - y1)[steep])
+    length = np.hypot(x2 - x1, y2 - y1)[steep]
+    # Where any two lines meet that are not nearly parallel; of these points the one that most lines run through.
+    first, second = np.triu_indices(len(x), 1)
+    apart = np.abs(slope[first] - slope[second]) >= 0.25
+    a, b = first[apart], second[apart]
+    row = (x[b] - x[a] + slope[a] * y[a] - slope[b] * y[b]) / (slope[a] - slope[b])
+    column = x[a] + slope[a] * (row - y[a])
+    likely = (height * 0.3 < row) & (row < height * 0.66) & (-0.5 * width < column) & (column < 1.5 * width)
+    row, column = row[likely], column[likely]
+    away = np.abs(x + slope * (row[:, None] - y) - column[:, None]) / np.hypot(1, slope)
+    votes = np.where((away < 5).sum(axis=1) >= 3, (away < 5) @ length, 0.0)
+    if not votes.any():
+        return None
+    best = int(np.argmax(votes))
+    return float(column[best] / scale), float(row[best] / scale)
 
 
 def _judge(flat: Floats) -> Road:
@@ -147,18 +143,13 @@ def _judge(flat: Floats) -> Road:
 def _extent(profile: Floats, across: NDArray[np.float64], asphalt: Floats) -> float:
     """How far the asphalt reaches on one side; a painted line inside it does not end it."""
     outward = np.abs(across[len(across) // 2 :])
-    colours = profile[len(across) // 2 :]
-    alike = np.abs(colours - asphalt).max(axis=1) < ASPHALT_CHANGE
+    alike = np.abs(profile[len(across) // 2 :] - asphalt).max(axis=1) < ASPHALT_CHANGE
     patience = round(0.28 / STEP)
-    reached, missed = 0.0, 0
-    for distance, same in zip(outward, alike, strict=True):
-        if same:
-            reached, missed = float(distance), 0
-        else:
-            missed += 1
-            if missed > patience:
-                break
-    return reached
+    reached = np.flatnonzero(alike)
+    # The asphalt ends before the first gap that is longer than a line is wide.
+    gaps = np.flatnonzero(np.diff(reached, prepend=-1) > patience + 1)
+    last = reached[: gaps[0]] if len(gaps) else reached
+    return float(outward[last[-1]]) if len(last) else 0.0
 
 
 def _lines(flat: Floats, across: NDArray[np.float64]) -> list[tuple[float, Floats]]:
@@ -236,16 +227,9 @@ def _ahead(image: Image.Image, rows_degrees: tuple[float, float]) -> tuple[np.nd
 
 def _widest_degrees(mask: np.ndarray, width: int) -> float:
     """How wide the widest thing is that fills most of the rows; nothing where it fills the whole view."""
-    longest = _longest(mask.mean(axis=0) > 0.5)
+    edges = np.flatnonzero(np.diff(mask.mean(axis=0) > 0.5, prepend=False, append=False))
+    longest = int(np.max(edges[1::2] - edges[::2], initial=0))
     return longest * 360 / width if longest < 0.9 * mask.shape[1] else 0.0
-
-
-def _longest(flags: np.ndarray) -> int:
-    best = run = 0
-    for flag in flags:
-        run = run + 1 if flag else 0
-        best = max(best, run)
-    return best
 
 
 @dataclass(frozen=True)

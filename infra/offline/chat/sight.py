@@ -94,54 +94,40 @@ def _borrowed_eyes() -> Iterator[_Eyes]:
             _free.append(eyes)
 
 
-def read_text(image: Image.Image, detect_pixels: int = DETECT_PIXELS) -> list[TextLine]:
+def read_text(image: Image.Image) -> list[TextLine]:
     """Lines of text, largest first: found on a reduced copy, read from the full picture."""
     # The models were trained on BGR. In one piece: every strip cut from a reversed view would copy the whole picture.
     full = np.ascontiguousarray(np.asarray(image)[:, :, ::-1])
     top, bottom = sign_rows(full)
-    band = full[top:bottom]
-    scale = min(1.0, (detect_pixels / (band.shape[0] * band.shape[1])) ** 0.5)
-    if min(band.shape[:2]) < 8:
+    high, wide = full[top:bottom].shape[:2]
+    if min(high, wide) < 8:
         return []
     # A small picture is enlarged up to twice: letters under 10 px are not found otherwise.
-    if scale == 1.0:
-        scale = max(1.0, min(2.0, (detect_pixels / (band.shape[0] * band.shape[1])) ** 0.5))
-    size = (max(32, round(band.shape[1] * scale)), max(32, round(band.shape[0] * scale)))
+    scale = min(2.0, (DETECT_PIXELS / (high * wide)) ** 0.5)
+    size = (max(32, round(wide * scale)), max(32, round(high * scale)))
     shrink = cv2.INTER_AREA if scale < 1 else cv2.INTER_CUBIC
-    small = np.ascontiguousarray(cv2.resize(band, size, interpolation=shrink), dtype=np.uint8)
-    ratio = np.array([band.shape[1] / size[0], band.shape[0] / size[1]])
+    small = np.ascontiguousarray(cv2.resize(full[top:bottom], size, interpolation=shrink), dtype=np.uint8)
     with _borrowed_eyes() as eyes:
-        return _find_and_read(eyes, full, small, ratio, top)
-
-
-def _find_and_read(
-    eyes: _Eyes, full: NDArray[np.uint8], small: NDArray[np.uint8], ratio: NDArray[np.float64], top: int
-) -> list[TextLine]:
-    detected = eyes.detector(small)
-    if detected.boxes is None or not len(detected.boxes):
-        return []
-    quads = [np.asarray(quad, dtype=np.float64) * ratio + (0, top) for quad in detected.boxes]
-    quads = sorted((quad for quad in quads if _like_writing(quad)), key=_quad_height, reverse=True)[:MAX_LINES]
-    if not quads:
-        return []
-    return _recognise(eyes, full, quads)
+        boxes = eyes.detector(small).boxes
+        quads = [
+            np.asarray(quad, np.float64) * (wide / size[0], high / size[1]) + (0, top)
+            for quad in ([] if boxes is None else boxes)
+        ]
+        quads = sorted((quad for quad in quads if _like_writing(quad)), key=_quad_height, reverse=True)[:MAX_LINES]
+        return _recognise(eyes, full, quads) if quads else []
 
 
 def sign_rows(pixels: NDArray[np.uint8]) -> tuple[int, int]:
-    """The rows worth reading: in a panorama the band around the horizon where signs hang, else all busy ones."""
+    """The rows worth reading: of a panorama the band around the horizon where signs hang.
+
+    Of another picture those between which there are edges sharp enough to be letters, without sky and empty road.
+    """
     height, width = pixels.shape[:2]
     if is_panorama(width, height):
         return int(height * BAND[0]), int(height * BAND[1])
-    return busy_rows(pixels)
-
-
-def busy_rows(pixels: NDArray[np.uint8]) -> tuple[int, int]:
-    """The rows between which there are edges sharp enough to be letters; sky and empty road are left out."""
-    height, width = pixels.shape[:2]
     step = max(1, min(height, width) // 400)
     grey = pixels[::step, ::step].mean(axis=2)
-    sharp = (np.abs(np.diff(grey, axis=1)) > 40).mean(axis=1)
-    rows = np.flatnonzero(sharp > 0.004)
+    rows = np.flatnonzero((np.abs(np.diff(grey, axis=1)) > 40).mean(axis=1) > 0.004)
     if not len(rows):
         return 0, height
     margin = height // 40

@@ -1,5 +1,6 @@
 """The verifier: one picture, several agents' trajectories, the answer its own eyes find best supported."""
 
+import itertools
 import json
 import math
 import random
@@ -7,35 +8,31 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from infra.offline.chat.answer_form import Answer
+from infra.offline.chat.answer_form import Answer, field_of
 from infra.offline.chat.beliefs import Belief, cities_in_passage, city_odds, country_name, weigh_notes
 from infra.offline.chat.clues import countries_in
 from infra.offline.chat.notes import Notes, facts_only, read_texts
 from infra.offline.chat.observer import describe
-from infra.offline.chat.placenames import Place, apart_km, fold, place_names
+from infra.offline.chat.placenames import Place, apart_km, place_names
 from infra.offline.chat.protocol import ChatRequest
 from infra.offline.chat.reply import Reply
 from infra.offline.chat.sight import look_at_picture
 from infra.offline.facts import countries
 from infra.offline.gazetteer import gazetteer
+from infra.offline.words import fold
+from schemas.messages import json_object
 
 MAX_CANDIDATES = 32
 MAX_CHARS, MAX_PASSAGES = 40_000, 80  # of one trajectory; what comes before or after is not read
 MAX_NAME = 120
 
-_HEADING = re.compile(
-    r"^[ \t>#*\[(=-]{0,8}(?:candidate|trajectory|agent|sample|solution|response|attempt|rollout|answer|path)s?"
-    r"(?:[ \t]+(?:answer|trajectory|response|agent|solution))?[ \t]*(?:#|no\.?|number)?[ \t]*_?(?:\d{1,3}|[A-H])\b",
-    re.IGNORECASE | re.MULTILINE,
-)
+_HEADING = re.compile(r"^[ \t#*]*(?:candidate|trajectory|agent)[ \t]+(?:\d{1,3}|[A-H])\b", re.IGNORECASE | re.MULTILINE)
 _ANSWER = re.compile(r"<answer[^<>]{0,80}>(.*?)(?:</answer\s*>|\Z)", re.IGNORECASE | re.DOTALL)
 _OBJECT = re.compile(r"\{[^{}]{2,2000}\}")
 _LABELLED = re.compile(r"^[ \t*>-]*([A-Za-z][A-Za-z_ ]{2,24}?)[ \t*]*:[ \t*]*(\S[^\n]*)$", re.MULTILINE)
 _PAIR = re.compile(r"(-?\d{1,2}\.\d+)\s*°?\s*,\s*(-?\d{1,3}\.\d+)")
-_TAG = re.compile(r"</?(?:think|answer|tool_call|tool_response|candidate|trajectory)[^<>]{0,80}>", re.IGNORECASE)
-_ROLE = re.compile(r"^\s*(?:assistant|tool|user|system|observer|planner|thought|action|observation)\s*:", re.I | re.M)
-_LAT, _LON = ("lat", "latitude"), ("lon", "lng", "long", "longitude")
-_REGION, _CITY = ("region", "state", "province", "admin1"), ("city", "place", "town", "location", "specific_location")
+_TAG = re.compile(r"</?(?:think|answer|tool_call|tool_response)[^<>]{0,80}>|^\s*(?:assistant|tool|user):", re.I | re.M)
+_QUOTED = re.compile(r"['\"“”«»]([^'\"“”«»\n]{3,60})['\"“”«»]")
 MAX_LOOKS = 4  # a picture and its first crops; each new one takes a second
 SAME_KM = 25.0
 AGREES, AGREES_MOST = 0.8, 2.0  # what each other agent at the same place adds, and all of them together
@@ -45,7 +42,6 @@ SELF_CONTRADICTION = 2.0  # the point lies in another country than the answer na
 OWN_LEAD = 4.0  # by how much its own reading must beat every candidate before it answers for itself
 DOUBT = 0.4  # spread of its second thoughts at temperature 1, in log-odds
 SLIP_RATE = 0.05  # how often it takes the second best
-_QUOTED = re.compile(r"['\"“”«»]([^'\"“”«»\n]{3,60})['\"“”«»]")
 
 
 @dataclass(frozen=True)
@@ -62,56 +58,44 @@ class Candidate:
     passages: tuple[str, ...]  # what it says, less what it says to its reader
     suspicious: int  # sentences that speak to a model
 
+    def is_at(self, lat: float, lon: float) -> bool:
+        """Whether it means the same place."""
+        return apart_km(self.lat, self.lon, lat, lon) < SAME_KM
+
+    @property
+    def country_label(self) -> str:
+        """The country's usual name; the point decides where the claim names another."""
+        known = countries().get(self.code)
+        if self.code in countries_in(self.country) or known is None:
+            return self.country or self.code
+        return known.name
+
 
 def read_candidates(request: ChatRequest) -> tuple[list[Candidate], int]:
     """The candidates that can be placed on Earth, and how many trajectories were sent in all."""
-    parts = _segments(request)[:MAX_CANDIDATES]
+    text = "\n\n".join(m.text for m in request.messages if m.role not in ("system", "developer") and m.text)
+    heads = [head.start() for head in _HEADING.finditer(text)][:MAX_CANDIDATES]
+    parts = [text[start:end] for start, end in itertools.pairwise([*heads, len(text)])]
     candidates = [_read(number, part) for number, part in enumerate(parts, 1)]
     return [candidate for candidate in candidates if candidate is not None], len(parts)
 
 
-def _segments(request: ChatRequest) -> list[str]:
-    """The text of each trajectory: by headings, else by answer blocks, else by JSON objects with a latitude."""
-    text = "\n\n".join(m.text for m in request.messages if m.role not in ("system", "developer") and m.text)
-    heads = [m.start() for m in _HEADING.finditer(text)]
-    if heads:
-        parts = [text[a:b] for a, b in zip(heads, [*heads[1:], len(text)], strict=True)]
-        # "Candidate 1 ... Answer 1: ..." is one trajectory with two headings: what has no end belongs to the next.
-        joined: list[str] = []
-        for part in parts:
-            if joined and _last_answer(joined[-1]) is None and part.lstrip(" \t>#*[(=-").lower().startswith("answer"):
-                joined[-1] += part
-            else:
-                joined.append(part)
-        return joined
-    for pattern in (_ANSWER, _OBJECT):
-        ends = [m.end() for m in pattern.finditer(text) if _fields(m.group(m.lastindex or 0))]
-        if ends:
-            return [text[a:b] for a, b in zip([0, *ends[:-1]], ends, strict=True)]
-    return []
-
-
-def _last_answer(part: str) -> dict[str, Any] | None:
+def last_answer(part: str) -> dict[str, Any] | None:
     """What a trajectory finally answers: its last answer block, or without one its last object with a place."""
-    blocks = [m.group(1) for m in _ANSWER.finditer(part)]
-    if blocks:
-        return _fields(blocks[-1])
-    objects = [fields for m in _OBJECT.finditer(part) if (fields := _fields(m.group()))]
-    return objects[-1] if objects else None
+    blocks = _ANSWER.findall(part)
+    texts = blocks[-1:] or reversed(_OBJECT.findall(part))
+    return next((fields for text in texts if (fields := _fields(text))), None)
 
 
 def _fields(text: str) -> dict[str, Any] | None:
     """The place a text gives: JSON, labelled lines, a pair of coordinates, or `Country; Region; Place`."""
-    for matched in reversed(list(_OBJECT.finditer(text))):
-        try:
-            value = json.loads(matched.group())
-        except (json.JSONDecodeError, RecursionError):
-            continue
-        if isinstance(value, dict) and (placed := _placed(value)):
-            return placed
+    objects = (_placed(value) for found in reversed(_OBJECT.findall(text)) if (value := json_object(found)))
+    placed = next((placed for placed in objects if placed), None)
+    if placed:
+        return placed
     pair = _PAIR.search(text)
     point = _point(pair.group(1), pair.group(2)) if pair else None
-    placed = _placed({label.replace(" ", "_"): line.strip(" \t*°") for label, line in _LABELLED.findall(text)})
+    placed = _placed({label: line.strip(" \t*°") for label, line in _LABELLED.findall(text)})
     if placed or point:
         placed = placed or {"point": None, "country": "", "region": "", "city": ""}
         return {**placed, "point": placed["point"] or point}
@@ -123,15 +107,17 @@ def _fields(text: str) -> dict[str, Any] | None:
 
 def _placed(value: dict[str, Any]) -> dict[str, Any] | None:
     """Point and names of an answer by its fields, if it has any of them."""
-    fields = {str(key).lower(): item for key, item in value.items()}
-    point = _point(_first(fields, _LAT), _first(fields, _LON))
-    names = {"country": _first(fields, ("country",)), "region": _first(fields, _REGION), "city": _first(fields, _CITY)}
-    has_name = any(isinstance(name, str) and name for name in names.values())
-    return {"point": point, **names} if point or has_name else None
+    fields = {field_of(str(key)): item for key, item in reversed(value.items()) if item not in (None, "")}
+    point = _point(fields.get("lat"), fields.get("lon"))
+    city = next((fields[name] for name in ("city", "place", "location") if name in fields), "")
+    names = {"country": fields.get("country", ""), "region": fields.get("region", ""), "city": city}
+    return (
+        {"point": point, **names} if point or any(isinstance(name, str) and name for name in names.values()) else None
+    )
 
 
 def _read(number: int, part: str) -> Candidate | None:
-    fields = _last_answer(part)
+    fields = last_answer(part)
     if fields is None:
         return None
     country, region, city = (_name(fields[level]) for level in ("country", "region", "city"))
@@ -139,29 +125,20 @@ def _read(number: int, part: str) -> Candidate | None:
     if point is None:
         return None
     lat, lon = point
-    row, _ = gazetteer().nearest(lat, lon)[0]
     notes = Notes()
-    body = _ROLE.sub("\n", _TAG.sub("\n", _ANSWER.sub("\n", part[-MAX_CHARS:])))
+    body = _TAG.sub("\n", _ANSWER.sub("\n", part[-MAX_CHARS:]))
     lines = [line for line in body.splitlines() if line.strip()][:MAX_PASSAGES]
     passages = tuple(" ".join(kept) for kept in (facts_only(line, notes) for line in lines) if kept)
-    code = str(gazetteer().country[row])
+    code = str(gazetteer().country[gazetteer().nearest(lat, lon)[0][0]])
     return Candidate(number, lat, lon, code, country, region, city, passages, notes.suspicious)
 
 
 def _recall(country: str, city: str) -> tuple[float, float] | None:
     """Where a place is that was named without coordinates."""
     lands = countries_in(country)
-    for match in place_names().named(city) if city else ():
-        if not lands or match.place.country in lands:
-            return match.place.lat, match.place.lon
-    for code in sorted(lands):
-        for place in place_names().biggest(code)[:1]:
-            return place.lat, place.lon
-    return None
-
-
-def _first(fields: dict[str, Any], names: tuple[str, ...]) -> Any:
-    return next((fields[name] for name in names if fields.get(name) not in (None, "")), "")
+    named = [match.place for match in place_names().named(city) if not lands or match.place.country in lands]
+    largest = [place for code in sorted(lands) for place in place_names().biggest(code)[:1]]
+    return next(((place.lat, place.lon) for place in [*(named if city else ()), *largest]), None)
 
 
 def _point(lat: Any, lon: Any) -> tuple[float, float] | None:
@@ -169,21 +146,12 @@ def _point(lat: Any, lon: Any) -> tuple[float, float] | None:
         point = float(lat), float(lon)
     except (TypeError, ValueError):
         return None
-    inside = all(math.isfinite(part) for part in point) and abs(point[0]) <= 90 and abs(point[1]) <= 180
-    return point if inside else None
+    return point if abs(point[0]) <= 90 and abs(point[1]) <= 180 else None  # NaN is not
 
 
 def _name(value: Any) -> str:
     """A name as data: one short line without mark-up."""
     return " ".join(re.sub(r"[<>{}]", " ", value).split())[:MAX_NAME] if isinstance(value, str) else ""
-
-
-def country_label(candidate: Candidate) -> str:
-    """The country's usual name; the point decides where the claim names another."""
-    known = countries().get(candidate.code)
-    if candidate.code in countries_in(candidate.country) or known is None:
-        return candidate.country or candidate.code
-    return known.name
 
 
 def verifier_reply(request: ChatRequest, dice: random.Random) -> Reply:
@@ -204,16 +172,17 @@ class Judgement:
     """Which candidate is best supported: its number (0: none, the judge's own answer), the answer, and why."""
 
     number: int
-    fields: dict[str, object]
+    fields: dict[str, Any]
     why: str
-    support: float  # log-odds of the chosen answer
+    support: float = 0.0  # log-odds of the chosen answer
 
     @property
     def answer(self) -> Answer:
-        country, region, city = (str(self.fields.get(level) or "") for level in ("country", "region", "city"))
+        """The same as an answer of the model's own."""
         sure = 1 / (1 + math.exp(-(self.support - 6.0) / 2))
-        lat, lon = (float(str(self.fields[axis])) for axis in ("lat", "lon"))
-        return Answer(lat, lon, country, region, city, "", max(0.05, min(0.95, sure)), self.why)
+        country, region, city = (str(self.fields.get(level) or "") for level in ("country", "region", "city"))
+        point = self.fields["lat"], self.fields["lon"]
+        return Answer(*point, country, region, city, "", max(0.05, min(0.95, sure)), self.why)
 
 
 def judge_candidates(
@@ -229,12 +198,18 @@ def judge_candidates(
     chance = dice or random.Random(0)
     shaken = {n: s + temperature * DOUBT * chance.gauss(0, 1) for n, s in scores.items()}
     ranked = sorted(candidates, key=lambda c: (-shaken[c.number], c.number))
-    rivals = [c for c in ranked[1:] if apart_km(c.lat, c.lon, ranked[0].lat, ranked[0].lon) > SAME_KM]
+    rivals = [c for c in ranked[1:] if not c.is_at(ranked[0].lat, ranked[0].lon)]
     if rivals and dice is not None and dice.random() < SLIP_RATE:
         ranked = [rivals[0], *(c for c in ranked if c is not rivals[0])]
-    answer, why, number = _decide(ranked, scores, belief)
-    support = scores.get(number, belief.best.score if belief.best else 0.0)
-    return Judgement(number, answer, why, support)
+    own = belief.best
+    if own is not None and (not ranked or own.score - max(scores.values()) > OWN_LEAD):
+        lead = "None of them fits what I see" if ranked else "No candidate gives a place"
+        fields = {"lat": round(own.lat, 5), "lon": round(own.lon, 5), "city": own.city, "country": own.country_name}
+        why = f"{lead}; I answer from the picture: {own.city}, {own.country_name} ({own.why})."
+        return Judgement(0, fields, why, own.score)
+    if not ranked:
+        return Judgement(0, {"lat": 0.0, "lon": 0.0, "city": "", "country": ""}, "Nothing tells me where this is.")
+    return _chosen(ranked, scores, belief)
 
 
 def _see(request: ChatRequest) -> Notes:
@@ -243,10 +218,10 @@ def _see(request: ChatRequest) -> Notes:
     pictures = list({p.sha256: p for p in request.pictures}.values())
     # Pictures of maps are square: what is written there is not in the scene.
     pictures = [p for p in pictures if p.width != p.height] or pictures[:1]
-    whole = max(pictures, key=lambda p: p.width * p.height)
-    notes = Notes(description=describe(look_at_picture(whole)))
+    largest = max(pictures, key=lambda p: p.width * p.height)
+    notes = Notes(description=describe(look_at_picture(largest)))
     notes.texts = read_texts(notes.description)
-    for crop in [p for p in pictures if p is not whole][: MAX_LOOKS - 1]:
+    for crop in [p for p in pictures if p is not largest][: MAX_LOOKS - 1]:
         notes.texts += read_texts(describe(look_at_picture(crop)), zoomed=True)
     return notes
 
@@ -259,31 +234,22 @@ def _score(
     odds: dict[Place, tuple[float, str]],
 ) -> float:
     """Log-odds of an answer: the picture first, then quoted pages, honest quotes, and company."""
-    near = [score for place, (score, _) in odds.items() if _near(candidate, place)]
+    near = [score for place, (score, _) in odds.items() if candidate.is_at(place.lat, place.lon)]
     score = max([*near, belief.evidence.score(candidate.code)])
-    score += min(PAGES_MOST, PAGES * _pages(candidate, notes))
-    score += _quotes(candidate, notes)
-    company = [
-        o for o in others if o is not candidate and apart_km(o.lat, o.lon, candidate.lat, candidate.lon) < SAME_KM
+    # The best passage that ties the picture's own writing to the place answered.
+    pages = [
+        weight
+        for passage in candidate.passages
+        for place, weight in cities_in_passage(passage, 0, notes).items()
+        if candidate.is_at(place.lat, place.lon)
     ]
+    score += min(PAGES_MOST, PAGES * max(pages, default=0.0)) + _quotes(candidate, notes)
+    company = [other for other in others if other is not candidate and candidate.is_at(other.lat, other.lon)]
     score += min(AGREES_MOST, AGREES * len(company))
     claimed = fold(candidate.country)
-    if claimed and claimed not in (fold(country_label(candidate)), candidate.code.lower()):
+    if claimed and claimed not in (fold(candidate.country_label), candidate.code.lower()):
         score -= SELF_CONTRADICTION
     return score
-
-
-def _pages(candidate: Candidate, notes: Notes) -> float:
-    """How well the best passage ties the picture's own writing to the place answered."""
-    return max(
-        (
-            weight
-            for passage in candidate.passages
-            for place, weight in cities_in_passage(passage, 0, notes).items()
-            if _near(candidate, place)
-        ),
-        default=0.0,
-    )
 
 
 def _quotes(candidate: Candidate, notes: Notes) -> float:
@@ -293,41 +259,23 @@ def _quotes(candidate: Candidate, notes: Notes) -> float:
         return 0.0
     quoted = {fold(text) for passage in candidate.passages for text in _QUOTED.findall(passage)}
     there = sum(1 for text in quoted if text and text in seen)
-    total = SEEN_TOO * there - (NOT_SEEN if quoted and not there else 0.0)
-    return min(CLAIMS_MOST, total)
+    return min(CLAIMS_MOST, SEEN_TOO * there - (NOT_SEEN if quoted and not there else 0.0))
 
 
-def _decide(ranked: list[Candidate], scores: dict[int, float], belief: Belief) -> tuple[dict[str, object], str, int]:
-    """The answer with the reason for it, and the candidate's number (0: its own)."""
-    own = belief.best
-    if own is not None and (not ranked or own.score - max(scores.values()) > OWN_LEAD):
-        lead = "None of them fits what I see" if ranked else "No candidate gives a place"
-        answer: dict[str, object] = {"lat": round(own.lat, 5), "lon": round(own.lon, 5)}
-        answer |= {"city": own.city, "country": own.country_name}
-        return answer, f"{lead}; I answer from the picture: {own.city}, {own.country_name} ({own.why}).", 0
-    if not ranked:
-        return {"lat": 0.0, "lon": 0.0, "city": "", "country": ""}, "Nothing tells me where this is.", 0
+def _chosen(ranked: list[Candidate], scores: dict[int, float], belief: Belief) -> Judgement:
+    """The first of the candidates, completed by those that agree, with the reason for it."""
     best = ranked[0]
-    mates = [c for c in ranked if apart_km(c.lat, c.lon, best.lat, best.lon) < SAME_KM]
+    mates = [c for c in ranked if c.is_at(best.lat, best.lon)]
     # Agents at the same place complete each other: one knows the region, another the town.
     city, region = (next((name for c in mates if (name := getattr(c, level))), "") for level in ("city", "region"))
-    answer = {"lat": round(best.lat, 5), "lon": round(best.lon, 5), "city": city, "country": country_label(best)}
+    fields = {"lat": round(best.lat, 5), "lon": round(best.lon, 5), "city": city, "country": best.country_label}
     if region:
-        answer["region"] = region
+        fields["region"] = region
     named = ", ".join(str(c.number) for c in mates[1:])
     company = f"; candidate {named} agrees" if len(mates) == 2 else f"; candidates {named} agree" if named else ""
-    where = f"{city}, {answer['country']}" if city else str(answer["country"])
-    rest = _weakest(best, ranked, belief)
-    return answer, f"Candidate {best.number} ({where}) is best supported{company}.{rest}", best.number
-
-
-def _weakest(best: Candidate, ranked: list[Candidate], belief: Belief) -> str:
-    """What speaks against the next candidate elsewhere."""
-    other = next((c for c in ranked if apart_km(c.lat, c.lon, best.lat, best.lon) > SAME_KM), None)
-    if other is None or belief.evidence.score(other.code) >= belief.evidence.score(best.code):
-        return ""
-    return f" Candidate {other.number} would mean {country_name(other.code)}, which the clues fit less."
-
-
-def _near(candidate: Candidate, place: Place) -> bool:
-    return apart_km(candidate.lat, candidate.lon, place.lat, place.lon) < SAME_KM
+    where = f"{city}, {best.country_label}" if city else best.country_label
+    why = f"Candidate {best.number} ({where}) is best supported{company}."
+    other = next((c for c in ranked if not c.is_at(best.lat, best.lon)), None)
+    if other is not None and belief.evidence.score(other.code) < belief.evidence.score(best.code):
+        why += f" Candidate {other.number} would mean {country_name(other.code)}, which the clues fit less."
+    return Judgement(best.number, fields, why, scores[best.number])

@@ -1,8 +1,8 @@
 """What recipes ask a model to write as JSON: boxes and queries, three-level thoughts (GeoAgent), confidence, reviews of
 others.
 
-The fields come from the asked schema, or from the object the prompt shows; the values from the model's own look and
-belief. A field that is asked for is filled.
+The fields come from the requested schema, or from the object the prompt shows; the values from the model's own look and
+belief. A field that is requested is filled.
 """
 
 import random
@@ -10,59 +10,130 @@ import re
 from dataclasses import replace
 from typing import Any
 
-from infra.offline.chat.agent_state import State
-from infra.offline.chat.answer_form import Answer, field_of, fill_schema, prompt_of, templates_in
+from infra.offline.chat.answer_form import Answer, field_of, fill_schema, shown_keys
 from infra.offline.chat.beliefs import LARGEST, Belief, Guess
 from infra.offline.chat.clues import areas_in, street_in
-from infra.offline.chat.consistency import conclude, read_reasoning
-from infra.offline.chat.notes import offered
+from infra.offline.chat.consistency import conclude
+from infra.offline.chat.notes import Notes
 from infra.offline.chat.observer import facts_of
-from infra.offline.chat.placenames import division_of_area, fold, place_names, towns_of_area
+from infra.offline.chat.placenames import division_of_area, place_names, towns_of_area
 from infra.offline.chat.policy import boxes_worth_zooming
 from infra.offline.chat.protocol import ChatRequest
 from infra.offline.chat.reply import Reply
 from infra.offline.chat.verifier import judge_candidates, read_candidates
+from infra.offline.words import fold
 
 MOST_PROPOSALS = 4
+LEVELS = {"country": "CountryIdentification", "region": "RegionalGuess", "place": "PreciseLocalization"}
 
 
-def level_thoughts(answer: Answer, state: State, belief: Belief) -> dict[str, Any]:
+def wants_json(request: ChatRequest) -> bool:
+    """Whether JSON is requested: by response format, or by an object in the prompt that is more than an answer."""
+    return request.response_schema is not None or (not request.tools and bool(_shown_form(request)))
+
+
+def write_json(request: ChatRequest, notes: Notes, belief: Belief, dice: random.Random, answer: Answer) -> Reply:
+    """The JSON object with the model's answer in it, or with another's that its own look supports better."""
+    known = _known_values(request, notes, belief, dice, answer)
+    if notes.picture is None:
+        known |= levels_of_notes(_notes_in(request))
+    if request.response_schema is not None:
+        return Reply(fill_schema(request.response_schema, known))
+    # Where no type is known, a query is the words alone.
+    known["queries"] = [row["query"] for row in known["queries"]]
+    return Reply(fill_schema({"properties": {key: {} for key in _shown_form(request)}}, known))
+
+
+def _shown_form(request: ChatRequest) -> list[str]:
+    """The keys of the last object the prompt shows that asks for more than where the picture was taken."""
+    shown = [keys for keys in shown_keys(request.prompt) if not {"name", "arguments"} <= {*keys}]  # a tool call
+    return next((keys for keys in reversed(shown) if any(field_of(key) is None for key in keys)), [])
+
+
+def _known_values(
+    request: ChatRequest, notes: Notes, belief: Belief, dice: random.Random, own: Answer
+) -> dict[str, Any]:
+    """Everything the model could say, under the names recipes give it."""
+    answer, review = weighed_with_others(request, notes, belief, own)
+    levels = level_thoughts(answer, notes, belief)
+    return {
+        **(facts_of(notes.picture) if notes.picture is not None else {}),
+        **levels,
+        "ChainOfThought": {key: levels[key] for key in LEVELS.values()},
+        **review,
+        **{name: answer.value(name) for name in ("country", "region", "city", "place", "location", "lat", "lon")},
+        **dict.fromkeys(("thought", "reasoning", "reason", "explanation"), answer.explanation),
+        "confidence": answer.confidence,
+        "clues": [*(f"text '{word}'" for word in notes.words[:6]), *belief.reasons[:4]] or ["few clues stand out"],
+        "text": notes.words,
+        "boxes": _boxes(notes, dice, request.temperature),
+        "queries": _queries(belief, answer, notes),
+    }
+
+
+def weighed_with_others(
+    request: ChatRequest, notes: Notes, belief: Belief, own: Answer
+) -> tuple[Answer, dict[str, Any]]:
+    """The model's own answer, or another's that its own look supports better; and the fields of a review.
+
+    The fields are empty where the request tells of no answers of others.
+    """
+    candidates, sent = read_candidates(request)
+    if not sent:
+        return own, {}
+    verdict = judge_candidates(candidates, notes, belief)
+    best, why = belief.best, verdict.why
+    if candidates and best is not None and verdict.number == 0:
+        why = f"What I see points to {best.city or best.country_name} ({best.why}). {why}"
+    review = {"agree": verdict.number > 0, "comment": why, "review": why}
+    if verdict.number == 0:
+        return own, review
+    return replace(verdict.answer, explanation=f"{own.explanation} {verdict.why}"), review
+
+
+def level_thoughts(answer: Answer, notes: Notes, belief: Belief) -> dict[str, Any]:
     """The levels under the recipe's names, and the final answer `Country; Region; Specific Location`."""
-    words, reasons = state.notes.words, belief.reasons
+    words, reasons = notes.words, belief.reasons
     road = [reason for reason in reasons if "traffic" in reason or "line is" in reason]
-    script = [reason for reason in reasons if reason not in road]
-    nature = _surroundings(state)
+    script = [reason for reason in reasons if reason not in road][:3]
+    nature = _surroundings(notes)
     named = [word for word in words if place_names().mentions(word, fuzzy=False)]
     streets = [street[0] for word in words if (street := street_in(word))]
     guess = next((guess for guess in belief.guesses if guess.city == answer.city), None)
     answer, by_area = _by_area(answer, guess, words, streets)
     region, country, city = answer.region or answer.city, answer.country, answer.city
+    place = answer.place or region
     why_place = f"{by_area}, and no sign names a town." if by_area else _why_town(guess, city, country)
     why_region = by_area or f"{why_place} {city or 'The town'} lies in {region}"
+    told = "; ".join([*road, *script])
+    lead = f"{told[0].upper()}{told[1:]}." if told else "The writing says little."
+    no_name = "" if guess is not None and guess.why != LARGEST else "No sign names a place outright."
+    writing = f"The writing '{named[0]}' holds a place's name." if named else no_name
+    precise = f"What can be read is '{words[0]}'." if words else "There is no writing that could name the street."
+    precise = f"A sign gives the street: '{streets[0]}'." if streets else precise
     doubt = round(1 - answer.confidence, 2)
-    first = _level(
-        [*road, *script[:3], *nature[:1]],
-        f"{_sentence([*road, *script[:3]]) or 'The writing says little.'} {nature[0]} Together these clues fit "
-        f"{country or 'no country'} best.",
-        country,
-        f"{grade(doubt / 2)} ({doubt / 2:.2f}): countries with the same language and road rules remain possible",
+    levels = (
+        _level(
+            [*road, *script, *nature[:1]],
+            f"{lead} {nature[0]} Together these clues fit {country or 'no country'} best.",
+            country,
+            (doubt / 2, "countries with the same language and road rules remain possible"),
+        ),
+        _level(
+            [*(f"the sign '{word}'" for word in named[:3]), *([by_area] if by_area else []), *nature],
+            f"{writing} {why_region}, so within {country} I take {region}. The surroundings ({'; '.join(nature)}) "
+            "alone would not decide it.",
+            region,
+            (doubt * 0.8, "a namesake in another division cannot be excluded"),
+        ),
+        _level(
+            [*(f"the street '{street}'" for street in streets[:2]), *(f"the text '{word}'" for word in words[:3])],
+            f"{precise} {why_place} That makes {place} the place I name; the picture alone does not tell the house.",
+            place,
+            (doubt, "the exact street is known only where a sign names it"),
+        ),
     )
-    second = _level(
-        [*(f"the sign '{word}'" for word in named[:3]), *([by_area] if by_area else []), *nature],
-        f"{_named(named, guess)} {why_region}, so within {country} I take {region}. The surroundings "
-        f"({'; '.join(nature)}) alone would not decide it.",
-        region,
-        f"{grade(doubt * 0.8)} ({doubt * 0.8:.2f}): a namesake in another division cannot be excluded",
-    )
-    third = _level(
-        [*(f"the street '{street}'" for street in streets[:2]), *(f"the text '{word}'" for word in words[:3])],
-        f"{_precise(streets, words)} {why_place} That makes {answer.value('place') or region} "
-        "the place I name; the picture alone does not tell the house.",
-        answer.value("place") or region,
-        f"{grade(doubt)} ({doubt:.2f}): the exact street is known only where a sign names it",
-    )
-    levels = {"CountryIdentification": first, "RegionalGuess": second, "PreciseLocalization": third}
-    return {**levels, "FinalAnswer": answer.value("levels")}
+    return {**dict(zip(LEVELS.values(), levels, strict=True)), "FinalAnswer": answer.value("levels")}
 
 
 def _by_area(answer: Answer, guess: Guess | None, words: list[str], streets: list[str]) -> tuple[Answer, str]:
@@ -80,57 +151,44 @@ def _by_area(answer: Answer, guess: Guess | None, words: list[str], streets: lis
 
 def levels_of_notes(text: str) -> dict[str, Any]:
     """The levels as a person's notes support them: their sentences and names, and nothing else."""
-    support = read_reasoning(text)
-    conclusions = conclude(support)
+    conclusions, _ = conclude(text)
     sentences = [part.strip() for part in re.split(r"(?<=[.!?;])\s+|\n", text) if part.strip()]
     names = {level: conclusion.name for level, conclusion in conclusions.items()}
     taken: set[str] = set()
     levels: dict[str, Any] = {}
-    keys = (("country", "CountryIdentification"), ("region", "RegionalGuess"), ("place", "PreciseLocalization"))
-    for number, (level, key) in enumerate(keys):
-        name = names[level]
+    for level, key in LEVELS.items():
+        name, why = names[level], conclusions[level].why
         own = [s for s in sentences if name and fold(name) in fold(s)]
-        if number == 0:  # what names no level at all is a clue to the country
+        if level == "country":  # what names no level at all is a clue to the country
             own += [s for s in sentences if not any(n and fold(n) in fold(s) for n in names.values())]
         fresh = [sentence for sentence in dict.fromkeys(own) if sentence not in taken]
         taken |= set(fresh)
-        doubt = 0.9 if name is None else 0.2 if conclusions[level].why.endswith("is named") else 0.5
-        levels[key] = {
-            "Clues": fresh if name else [],
-            "Reasoning": " ".join(fresh or own) or f"{conclusions[level].why}.",
-            "Conclusion": name or "unknown",
-            "Uncertainty": f"{grade(doubt)} ({doubt:.2f}): {conclusions[level].why}",
-        }
-    levels["FinalAnswer"] = "; ".join(names[level] or "unknown" for level, _ in keys)
-    return levels
+        doubt = 0.9 if name is None else 0.2 if why.endswith("is named") else 0.5
+        levels[key] = _level(fresh, " ".join(fresh or own) or f"{why}.", name, (doubt, why))
+        levels[key]["Clues"] = fresh if name else []
+    final = "; ".join(name or "unknown" for name in names.values())
+    return {**levels, "ChainOfThought": dict(levels), "FinalAnswer": final}
 
 
-def grade(doubt: float) -> str:
-    """How uncertain something is, in a word."""
-    return "Low" if doubt < 0.3 else "Moderate" if doubt < 0.65 else "High"
-
-
-def _level(clues: list[str], reasoning: str, conclusion: Any, uncertainty: str) -> dict[str, Any]:
+def _level(clues: list[str], reasoning: str, conclusion: str | None, doubt: tuple[float, str]) -> dict[str, Any]:
+    """One level of the form; the uncertainty is a grade, a share and a reason."""
+    share, why = doubt
+    grade = "Low" if share < 0.3 else "Moderate" if share < 0.65 else "High"
     return {
         "Clues": clues or ["the scene as a whole"],
         "Reasoning": " ".join(reasoning.split()),
         "Conclusion": conclusion or "unknown",
-        "Uncertainty": uncertainty,
+        "Uncertainty": f"{grade} ({share:.2f}): {why}",
     }
 
 
-def _surroundings(state: State) -> list[str]:
-    if state.whole is None:
+def _surroundings(notes: Notes) -> list[str]:
+    if notes.picture is None:
         return ["the surroundings are not described."]
-    scene = state.whole.scene
+    scene = notes.picture.scene
     plants = "much" if scene.green_share > 0.2 else "some" if scene.green_share > 0.05 else "little"
     houses = "dense houses" if scene.building_share > 0.12 else "scattered houses"
     return [f"There is {plants} green, the ground is {scene.ground} and the sky {scene.sky}.", houses]
-
-
-def _sentence(parts: list[str]) -> str:
-    text = "; ".join(parts)
-    return f"{text[0].upper()}{text[1:]}." if text else ""
 
 
 def _why_town(guess: Guess | None, city: str, country: str) -> str:
@@ -142,88 +200,24 @@ def _why_town(guess: Guess | None, city: str, country: str) -> str:
     return f"{guess.why[0].upper()}{guess.why[1:]}, which points to {city}."
 
 
-def _named(named: list[str], guess: Guess | None) -> str:
-    if named:
-        return f"The writing '{named[0]}' holds a place's name."
-    return "" if guess is not None and guess.why != LARGEST else "No sign names a place outright."
-
-
-def _precise(streets: list[str], words: list[str]) -> str:
-    if streets:
-        return f"A sign gives the street: '{streets[0]}'."
-    if words:
-        return f"What can be read is '{words[0]}'."
-    return "There is no writing that could name the street."
-
-
-def wants_json(request: ChatRequest) -> bool:
-    """Whether JSON is asked for: by response format, or by an object in the prompt that is more than an answer."""
-    return request.response_schema is not None or (not offered(request) and _template(request) is not None)
-
-
-def write_json(request: ChatRequest, state: State, belief: Belief, dice: random.Random, answer: Answer) -> Reply:
-    """The JSON object with the caller's answer in it."""
-    schema = request.response_schema or _template(request) or {}
-    known = known_values(request, state, belief, dice, answer)
-    if state.whole is None:
-        known |= levels_of_notes(notes_in(request))
-    return Reply(fill_schema(schema, known))
-
-
-def weighed_with_others(request: ChatRequest, state: State, belief: Belief, own: Answer) -> tuple[Answer, str]:
-    """Its own answer, or another's that its own look supports better; with the reason."""
-    review = _review(request, state, belief)
-    other = review["answer"]
-    if review["number"] > 0 and isinstance(other, Answer):
-        return replace(other, explanation=f"{own.explanation} {other.explanation}"), other.explanation
-    return own, own.explanation
-
-
-def known_values(
-    request: ChatRequest, state: State, belief: Belief, dice: random.Random, own: Answer
-) -> dict[str, Any]:
-    """Everything the model could say, under the names recipes give it."""
-    review = _review(request, state, belief)
-    answer, thought = weighed_with_others(request, state, belief, own)
-    levels = level_thoughts(answer, state, belief)
-    words = state.notes.words
-    return {
-        **(facts_of(state.whole) if state.whole is not None else {}),
-        **levels,
-        **review["fields"],
-        **{name: answer.value(name) for name in ("country", "region", "city", "place", "location", "lat", "lon")},
-        **dict.fromkeys(("thought", "reasoning", "reason", "explanation"), thought),
-        "confidence": answer.confidence,
-        "clues": [*(f"text '{word}'" for word in words[:6]), *belief.reasons[:4]] or ["few clues stand out"],
-        "text": words,
-        "boxes": _boxes(state, dice, request.temperature),
-        "queries": _queries(belief, answer, state),
-    }
-
-
-def _boxes(state: State, dice: random.Random, temperature: float) -> list[dict[str, Any]]:
+def _boxes(notes: Notes, dice: random.Random, temperature: float) -> list[dict[str, Any]]:
     """Regions worth a closer look, each with its own thought; the middle of the street where no writing is seen."""
-    proposals = boxes_worth_zooming(state.notes, dice, temperature)[:MOST_PROPOSALS]
-    if state.whole is not None and not proposals:
-        width, height = state.whole.width, state.whole.height
+    proposals = boxes_worth_zooming(notes, dice, temperature)[:MOST_PROPOSALS]
+    if notes.picture is not None and not proposals:
+        width, height = notes.picture.width, notes.picture.height
         middle = [width // 3, height // 3, 2 * width // 3, 2 * height // 3]
         proposals = [(middle, "the middle of the street, where the road leads to")]
-    return [
-        {
-            "bbox_2d": box,
-            "thought": f"I look at {what}: a name or a number there would narrow down the place.",
-        }
-        for box, what in proposals
-    ]
+    told = "I look at {}: a name or a number there would narrow down the place."
+    return [{"bbox_2d": box, "thought": told.format(what)} for box, what in proposals]
 
 
-def _queries(belief: Belief, answer: Answer, state: State) -> list[dict[str, Any]]:
-    # What was newly read is said once, with the first proposal.
-    read = [" ".join(state.told), *[""] * MOST_PROPOSALS]
+def _queries(belief: Belief, answer: Answer, notes: Notes) -> list[dict[str, Any]]:
+    """Searches worth making, each with its own thought; what was newly read stands once, with the first."""
     queries = belief.queries[:MOST_PROPOSALS] or [f"{answer.value('location')} streets and shops"]
     hope = "names as rare as these should point to one place"
     if not belief.queries:
         hope = "no name could be read, so I compare with what its streets are like"
+    read = [" ".join(notes.fresh), *[""] * MOST_PROPOSALS]
     return [
         {
             "query": query,
@@ -234,40 +228,7 @@ def _queries(belief: Belief, answer: Answer, state: State) -> list[dict[str, Any
     ]
 
 
-def _review(request: ChatRequest, state: State, belief: Belief) -> dict[str, Any]:
-    """What the model makes of others' answers, if there are any in the request."""
-    candidates, sent = read_candidates(request) if has_other_answers(request) else ([], 0)
-    if not sent:
-        return {"number": 0, "answer": None, "fields": {}}
-    verdict = judge_candidates(candidates, state.notes, belief)
-    own = belief.best
-    agrees = verdict.number > 0
-    told = verdict.why
-    if candidates and own is not None and not agrees:
-        told = f"What I see points to {own.city or own.country_name} ({own.why}). {told}"
-    fields = {"agree": agrees, "comment": told, "review": told}
-    return {"number": verdict.number, "answer": verdict.answer, "fields": fields}
-
-
-def notes_in(request: ChatRequest) -> str:
+def _notes_in(request: ChatRequest) -> str:
     """A person's notes in a request without pictures: what follows the last mention of notes, else all of it."""
     text = "\n".join(message.text for message in request.messages if message.role == "user")
-    return text[text.rfind("notes:") + 6 :] if "notes:" in text else text
-
-
-def has_other_answers(request: ChatRequest) -> bool:
-    """Whether the request tells of other agents' answers."""
-    told = prompt_of(request).lower()
-    return any(
-        word in told for word in ("candidate", "another agent", "other agent", "review", "trajectory", "colleague")
-    )
-
-
-def _template(request: ChatRequest) -> dict[str, Any] | None:
-    """The object the prompt shows, if it asks for more than where the picture was taken."""
-    for template in reversed(templates_in(prompt_of(request))):
-        keys = set(template["properties"])
-        if keys & {"name", "arguments"} == {"name", "arguments"}:
-            continue  # how a tool call is written
-        return template if any(field_of(key) is None for key in keys) else None
-    return None
+    return text.rpartition("notes:")[2]

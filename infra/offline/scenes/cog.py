@@ -144,11 +144,11 @@ def _entries(
 
 
 class Painter:
-    """Bytes of scenes' assets, painted when asked for; the last tiles are kept, for bands share their painting."""
+    """Bytes of scenes' assets, painted when requested; the last tiles are kept, for bands share their painting."""
 
     def __init__(self, seed: int, cache_bytes: int = _CACHE_BYTES) -> None:
         self.seed = seed
-        # Bands of one place are asked for at the same time: one paints, the others wait for it.
+        # Bands of one place are requested at the same time: one paints, the others wait for it.
         self._painted = cached(LRUCache(cache_bytes, _size), condition=threading.Condition())(self._paint)
 
     def read(self, scene: Scene, asset: str, start: int, end: int) -> Iterator[bytes]:

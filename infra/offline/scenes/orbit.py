@@ -156,9 +156,9 @@ def scene_with_id(item_id: str) -> Scene | None:
 def footprint(tile: Tile, orbit: int) -> shapely.Polygon:
     """The part of a tile that an orbit sees, in (lon, lat); longitudes may pass 180."""
     lat, lon = tile.outline
-    whole = shapely.Polygon(np.stack([lon, lat], axis=1))
+    outline_shape = shapely.Polygon(np.stack([lon, lat], axis=1))
     if swath_share(tile, orbit) >= 1.0:
-        return whole
+        return outline_shape
     # Two edges of the swath as lines of longitude over latitude; between them lies what is seen.
     rows = np.linspace(lat.min() - 0.05, lat.max() + 0.05, 15)
     middle = float(lon.mean())
@@ -171,6 +171,6 @@ def footprint(tile: Tile, orbit: int) -> shapely.Polygon:
             at = at + (side - here) / rate
         edges.append(np.stack([at, rows], axis=1))
     swath = shapely.Polygon(np.concatenate([edges[0], edges[1][::-1]]))
-    seen = shapely.intersection(whole, swath)
+    seen = shapely.intersection(outline_shape, swath)
     parts = [part for part in shapely.get_parts(seen) if part.geom_type == "Polygon"]
-    return max(parts, key=lambda part: part.area) if parts else whole
+    return max(parts, key=lambda part: part.area) if parts else outline_shape

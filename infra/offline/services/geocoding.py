@@ -245,7 +245,7 @@ def _result(
 
 
 def _shaped(row: dict[str, Any], query: Any) -> dict[str, Any]:
-    """The result; upstream shows the address by default in reverse, in search only when asked."""
+    """The result; upstream shows the address by default in reverse, in search only on request."""
     with_address = query.get("addressdetails", "1" if "lat" in query else "0") == "1"
     return {name: value for name, value in row.items() if name != "address" or with_address}
 

@@ -1,4 +1,4 @@
-"""The image host: signed addresses that expire, byte ranges and validators, pictures painted when first asked for."""
+"""The image host: signed addresses that expire, byte ranges and validators, pictures painted when first requested."""
 
 import hashlib
 import hmac
@@ -41,7 +41,7 @@ def etag_of(data: bytes) -> str:
 
 
 def answer_file(request: Request, data: bytes, media_type: str, headers: dict[str, str]) -> Response:
-    """The file, the part asked for, or word that it is unchanged."""
+    """The file, the part requested, or word that it is unchanged."""
     etag = etag_of(data)
     headers = {**headers, "etag": etag, "accept-ranges": "bytes"}
     known = [tag.strip().removeprefix("W/") for tag in request.headers.get("if-none-match", "").split(",")]

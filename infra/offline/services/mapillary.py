@@ -181,7 +181,7 @@ class Mapillary:
             raise GraphError(500, text)
         records = self.world.images_in(west, south, east, north)
         if len(records) > self.limits.dense:
-            # Whatever limit and fields were asked.
+            # Whatever the limit and the fields of the request.
             text = "Please reduce the amount of data you're asking for, then retry your request"
             raise GraphError(500, text, code=1)
         if len(records) > self.limits.crowd:
@@ -192,7 +192,7 @@ class Mapillary:
         return sorted(records, key=lambda record: key_of("order", record.image_id))
 
     def _fields(self, record: ImageRecord, request: Request) -> dict[str, Any]:
-        """Only what was asked, and of that only what exists: an absent value is left out, never null."""
+        """Only the requested fields, and of those only what exists: an absent value is left out, never null."""
         names = [name.strip() for name in request.query_params.get("fields", "id").split(",") if name.strip()]
         expired = "expired_url" in request.scope.get("faults", ())
         shown: dict[str, Any] = {}
@@ -345,8 +345,8 @@ def _line(images: list[ImageRecord], x: int, y: int) -> list[dict[str, Any]]:
     lines = [part if len(part) > 1 else [part[0], (part[0][0] + 1, part[0][1])] for part in parts if part]
     if not lines:
         return []
-    whole = {"type": "LineString", "coordinates": lines[0]}
-    geometry = whole if len(lines) == 1 else {"type": "MultiLineString", "coordinates": lines}
+    line_geometry = {"type": "LineString", "coordinates": lines[0]}
+    geometry = line_geometry if len(lines) == 1 else {"type": "MultiLineString", "coordinates": lines}
     first = images[0]
     shown = {"id": first.sequence_id, "image_id": int(first.image_id), "captured_at": first.captured_at_ms}
     return [{"geometry": geometry, "properties": {**shown, "is_pano": first.is_pano, **_organization(first)}}]

@@ -133,7 +133,7 @@ class Search(BaseModel):
     after: Annotated[InstanceOf[Scene], BeforeValidator(_last_scene)] | None = Field(None, alias="token")
 
     def matches(self, seed: int, scene: Scene) -> bool:
-        """Whether a scene's properties are as asked; as in SQL, nothing is known of a missing value."""
+        """Whether a scene's properties are as requested; as in SQL, nothing is known of a missing value."""
         for name, wanted in self.query.items():
             # Clouds are what most searches ask for; the other properties come all at once.
             found = cloud_percent(seed, scene) if name == "eo:cloud_cover" else properties(seed, scene).get(name)

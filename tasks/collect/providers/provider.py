@@ -3,7 +3,7 @@
 A provider is a folder with `PROVIDER`. It answers six questions: what covers a box (`in_box`, `tile`), what is known of
 the pictures seen there (`by_id`), the bytes of one (`fetch`), whether it has changed or is gone (`fetch` with the
 validator of last time, `addresses`, `address`), under which licence it is (`PictureRecord.licence`), and within which
-limits all that may be asked (`limits`; the pace is the endpoint's). How places are searched, which pictures are chosen,
+limits all that it takes (`limits`; the pace is the endpoint's). How places are searched, which pictures are chosen,
 checked again and accounted for is the same for all.
 """
 
@@ -62,7 +62,7 @@ class StreetViewProvider(Protocol):
         """The vector tile that shows where pictures are; empty where there is none."""
 
     async def by_id(self, ids: Sequence[str]) -> Mapping[str, PictureRecord]:
-        """Those of these pictures that exist; at most `limits.ids` are asked for."""
+        """Those of these pictures that exist; at most `limits.ids` are requested."""
 
     async def addresses(self, ids: Sequence[str]) -> Mapping[str, str]:
         """Those of these pictures that exist, each with the address of its bytes; empty where it has none now."""

@@ -62,8 +62,8 @@ def items(inputs: Inputs, settings: CollectSettings) -> pl.DataFrame:
     frames = []
     for viewport in wanted.viewports if wanted.enabled else ():
         # A city says how large it is: the first viewport shows it whole, the others keep their proportion to it.
-        whole = viewport.metres_per_pixel / wanted.viewports[0].metres_per_pixel * 1000.0 / wanted.size_px
-        step_m = (pl.col("viewport_km") * whole).fill_null(viewport.metres_per_pixel)
+        km_to_m = viewport.metres_per_pixel / wanted.viewports[0].metres_per_pixel * 1000.0 / wanted.size_px
+        step_m = (pl.col("viewport_km") * km_to_m).fill_null(viewport.metres_per_pixel)
         frames.append(
             subjects.with_columns(
                 id=pl.concat_str("subject", pl.lit(viewport.name), separator=":"),

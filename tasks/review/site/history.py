@@ -71,9 +71,9 @@ def fetched(source: Source) -> Told:
 
 
 def rechecked(source: Source) -> Told:
-    """What the source said when it was asked again."""
+    """What the source said when it was queried again."""
     for row in source.read("checks").filter(pl.col("subject") == "image").to_dicts():
-        text = f"The source was asked again {row['nth']} times; the last time the picture was {row['status']}."
+        text = f"The source was queried again {row['nth']} times; the last time the picture was {row['status']}."
         yield row["subject_id"], step("Looked at again", text, when=moment(row["checked_at"]))
 
 

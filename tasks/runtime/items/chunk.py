@@ -107,7 +107,7 @@ class ChunkJob:
                         span |= _told(failure)
                         return failure
                     span |= _told(outcome)
-                # What was answered from the table `calls` was paid for by the run that asked.
+                # What was answered from the table `calls` was paid for by the run that made the request.
                 return replace(outcome, usage=outcome.usage - spent.replayed) if spent.replayed.tokens else outcome
 
         async def call(chunk: pl.DataFrame) -> ChunkResult:

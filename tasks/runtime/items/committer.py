@@ -23,7 +23,7 @@ MOST_WAITING = 2  # commits: one in flight and one behind it; then the work wait
 class Batch:
     """Collects results until the next commit, and reasons and hashed ids of all items. Rows are dropped once committed.
 
-    Of ten million items the ids would be gigabytes, and only those of failed ones are asked for again.
+    Of ten million items the ids would be gigabytes, and only those of failed ones are requested again.
     """
 
     def __init__(self, ledger: Ledger, progress: "Progress") -> None:

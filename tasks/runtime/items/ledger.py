@@ -211,12 +211,12 @@ class Ledger:
         `keeps_history` says of which `item_id` rows stay; `is_part`: the run had only a part of the items.
         """
         assert self._items is not None
-        whole = keeps_history is not True and not is_part  # only then an absent item is one that left
+        sees_all = keeps_history is not True and not is_part  # only then an absent item is one that left
         meant = ~keeps_history if isinstance(keeps_history, pl.Expr) else pl.lit(True)
-        for table in self._tables.values() if self._leftover or (whole and self._others) else ():
+        for table in self._tables.values() if self._leftover or (sees_all and self._others) else ():
             stale = table.stale(not_done)
             self._end(table, stale.filter("is_here"), SUPERSEDED)
-            if whole:
+            if sees_all:
                 self._end(table, stale.filter(~pl.col("is_here"), meant), INPUT_GONE)
         mended = pl.DataFrame({"item_id": list(self._attempts)}, schema={"item_id": pl.String})
         mended = mended.filter(~pl.col("item_id").is_in(not_done.implode()))

@@ -51,7 +51,7 @@ class Tick:
     sent: Tally = field(default_factory=Tally)  # requests to services so far
     usage: Usage = NO_USAGE  # of models, so far
     waits_for: str = ""  # before the first result
-    waited_s: Mapping[str, float] = field(default_factory=dict)  # by service: asked nothing, its limit was reached
+    waited_s: Mapping[str, float] = field(default_factory=dict)  # by service: sent nothing, its limit was reached
 
     @property
     def done(self) -> int:
@@ -86,7 +86,7 @@ class StageResult:
     starting_s: float = 0.0  # of them, before the first worker was ready
     redone: int = 0  # of items_in: finished before, with other settings, code or input
     revived: int = 0  # of skipped: finished before with these settings, and taken up again
-    paused_s: Mapping[str, float] = field(default_factory=dict)  # by service: asked nothing, its limit was reached
+    paused_s: Mapping[str, float] = field(default_factory=dict)  # by service: sent nothing, its limit was reached
 
     @property
     def nothing_to_do(self) -> bool:

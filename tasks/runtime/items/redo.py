@@ -1,4 +1,4 @@
-"""Finished items that other settings or other code would pay for again: said, and above a threshold asked for."""
+"""Finished items that other settings or other code would pay for again: said, and above a threshold requested."""
 
 import logging
 from collections.abc import Callable
@@ -43,7 +43,7 @@ def items_to_run(
 ) -> pl.DataFrame:
     """The items to do now: all of the plan, or without those that are not to be redone; StageRefused to ask.
 
-    Only stages that pay for an item (with requests to a service) are asked about, and only where an item was finished
+    Only stages that pay for an item (with requests to a service) count here, and only where an item was finished
     with other settings or code: new input is expected to be paid for.
     """
     todo = plan.todo

@@ -12,7 +12,7 @@ from schemas.settings.spread import SpreadSettings
 from tasks.lake import Lake
 from tasks.runtime.on_ray.start import start_ray
 from tasks.services.call_store import CallStore
-from tasks.services.rate_budget import BudgetFile, Lease, Paused, RateBudget, Standing
+from tasks.services.rate_budget import BudgetFile, BudgetState, Lease, Paused, RateBudget
 
 ANSWER_S = 120.0
 
@@ -29,8 +29,8 @@ class ActorRateBudget:
     def give_back(self, bucket: str, day: int, count: int) -> None:
         self._actor.give_back.remote(bucket, day, count)
 
-    def standing(self, bucket: str) -> Standing:
-        return cast("Standing", _answer(self._actor.standing.remote(bucket)))
+    def state(self, bucket: str) -> BudgetState:
+        return cast("BudgetState", _answer(self._actor.state.remote(bucket)))
 
     def pause(self, name: str, seconds: float) -> None:
         self._actor.pause.remote(name, seconds)
@@ -108,7 +108,7 @@ def actor_rate_budget(path: str) -> ActorRateBudget:
     if known is not None and _lives(known):
         return known
     # Begun again as often as its process dies: what it knows is in the file. A question that was under way then is
-    # asked again; if it was answered already, a few permits are counted but not used.
+    # sent again; if it was answered already, a few permits are counted but not used.
     _actors[node, job, path] = ActorRateBudget(ray.remote(BudgetFile).options(**_here()).remote(path))
     return _actors[node, job, path]
 

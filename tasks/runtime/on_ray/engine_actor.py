@@ -1,4 +1,4 @@
-"""A replica of a pool that is asked through Ray instead of HTTP: vLLM in an actor, whole chat requests as calls.
+"""A replica of a pool that is queried through Ray instead of HTTP: vLLM in an actor, whole chat requests as calls.
 
 vLLM batches whatever is under way, so a caller hands over each request as it has it. The actor runs in vLLM's own
 Python, where geofix is not installed: its class is sent by value, and uses nothing of geofix.

@@ -132,11 +132,11 @@ def _lines(client: Jobs, name: str) -> Iterator[str]:
     """The job's output, line by line, until it is over."""
     seen = 0
     while True:
-        is_over = client.get_job_status(name).is_terminal()  # asked first: the last lines come before the end
+        is_over = client.get_job_status(name).is_terminal()  # before the log: its last lines come before the end
         text = client.get_job_logs(name)
-        whole = len(text) if is_over else text.rfind("\n") + 1
-        yield from text[seen:whole].splitlines()
-        seen = max(seen, whole)
+        complete_chars = len(text) if is_over else text.rfind("\n") + 1
+        yield from text[seen:complete_chars].splitlines()
+        seen = max(seen, complete_chars)
         if is_over:
             return
         time.sleep(LOOK_EVERY_S)

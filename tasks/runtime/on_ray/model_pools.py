@@ -44,7 +44,7 @@ ENGINE_ARGS: dict[str, Any] = {
     "tool_call_parser": "hermes",
 }
 
-# In their place, of a pool that is asked through Ray: pictures are prepared side by side, and none comes twice.
+# In their place, of a pool that is queried through Ray: pictures are prepared side by side, and none comes twice.
 RAY_ARGS: dict[str, Any] = {"limit_mm_per_prompt": {"image": 16}, "renderer_num_workers": 4, "mm_processor_cache_gb": 0}
 
 logger = logging.getLogger("geofix.pools")
@@ -73,7 +73,7 @@ class PoolPlan:
 
     @property
     def actors(self) -> tuple[str, ...]:
-        """The actors of a pool that is asked through Ray."""
+        """The actors of a pool that is queried through Ray."""
         count = self.settings.replicas[0] if self.settings.transport == "ray" else 0
         return tuple(f"{self.application}-{number}" for number in range(count))
 
@@ -152,7 +152,7 @@ def check_gpus(plans: Iterable[PoolPlan], nodes: Sequence[Mapping[str, float]]) 
                 have = " + ".join(f"{node.get('GPU', 0):g}" for node in nodes if node.get("GPU")) or "none"
                 raise GeofixError(
                     f"models.pools.{plan.name} needs {pool.replicas[0]} x {pool.gpus:g} GPUs, and the cluster has "
-                    f"{have} in {len(nodes)} nodes, which pools asked at the same time share: lower replicas or "
+                    f"{have} in {len(nodes)} nodes, which pools queried at the same time share: lower replicas or "
                     "gpus, or add nodes"
                 )
             free[place] -= each
@@ -236,7 +236,7 @@ class Keepers:
         return self._keepers[python]
 
     def _call(self, plan: PoolPlan, method: str, *arguments: Any) -> Any:
-        """A method of the keeper, asked once more of a new one where its node was lost."""
+        """A method of the keeper, queried once more of a new one where its node was lost."""
         if not ray.is_initialized():  # a call would start another Ray
             raise GeofixError(f"models.pools.{plan.name}: the Ray it is on is gone")
         until, died = time.monotonic() + NOTICE_S, 0

@@ -1,7 +1,5 @@
 """Where processes go on a cluster's nodes: the plan that `--dry-run` prints and that a start is checked against."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 

@@ -220,7 +220,7 @@ def ranges(level: Level, tiles: Iterable[int]) -> list[tuple[int, int, list[int]
 
 
 async def read_tiles(read: Read, level: Level, tiles: Iterable[int], window: tuple[int, int, int, int]) -> Pixels:
-    """Pixels of a window (left, top, right, bottom) of a level, 0 where no tile was asked for; bands come last."""
+    """Pixels of a window (left, top, right, bottom) of a level, 0 where no tile was requested; bands come last."""
     left, top, right, bottom = window
     shape = (bottom - top, right - left) + ((level.bands,) if level.bands > 1 else ())
     out = np.zeros(shape, dtype=level.dtype.newbyteorder("="))

@@ -4,8 +4,6 @@ Only the language model's projections have adapters; experts, which are one tens
 weights are float32: its small steps would be lost in bf16, and they are few.
 """
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 import torch

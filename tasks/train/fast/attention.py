@@ -6,8 +6,6 @@ FlashAttention over variable lengths otherwise. Elsewhere SDPA, segment by segme
 and its arguments are the same in torch 2.11 and 2.13, where the public function's are not.
 """
 
-from __future__ import annotations
-
 import torch
 import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel

@@ -1,7 +1,5 @@
 """The vision-language models that train by the fast path, by transformers' name of their architecture."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from schemas.errors import GeofixError

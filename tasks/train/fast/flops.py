@@ -5,8 +5,6 @@ needs half of the pairs), times 3 for forward and backward. Not counted: recompu
 and the head for tokens that are not trained.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

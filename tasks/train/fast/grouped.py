@@ -4,8 +4,6 @@ Each completion is a segment of its own; its keys are its prompt's and its own. 
 prompt and completion computed together for every rollout, at a fraction of the tokens.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

@@ -4,8 +4,6 @@ The gradients of the hidden states and of the head are computed with the loss (a
 so the logits of a chunk live only while it is worked on.
 """
 
-from __future__ import annotations
-
 from functools import cache
 from typing import Any
 

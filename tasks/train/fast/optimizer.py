@@ -6,8 +6,6 @@ model with gradients then takes 8 bytes a weight instead of 16; fp32 masters add
 between two steps leave 4, and change no bit of what is learned.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 

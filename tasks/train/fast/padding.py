@@ -4,8 +4,6 @@ Qwen2.5-VL's vision MLP is 3,420 wide: its rows are not aligned to 16 bytes, and
 The added rows and columns are zero, and stay zero: their activations and their gradients are zero.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

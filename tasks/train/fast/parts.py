@@ -1,7 +1,5 @@
 """Where tensors lie: parts of one in several processes (torch's DTensor), and the host's memory beside a GPU."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -1,7 +1,5 @@
 """Qwen2.5-VL: a vision tower that attends inside windows, and over whole pictures in a few of its blocks."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -6,8 +6,6 @@ model's first layers ("deepstack"). The language model normalizes each head's qu
 and width in a head. Layers with experts call transformers' own block for them.
 """
 
-from __future__ import annotations
-
 from functools import lru_cache
 from typing import Any
 

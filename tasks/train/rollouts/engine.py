@@ -4,8 +4,6 @@ Groups are decoded side by side in fixed buffers; one decoding step is a CUDA gr
 ended hands its place to the next prompt. Weights are read where they are: a training step in between is seen at once.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import accumulate

@@ -1,7 +1,5 @@
 """Rollouts of a model without a packed path: one prompt after another, by transformers' `generate`."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any

@@ -1,7 +1,5 @@
 """Sampling a token from logits: temperature, top-k, top-p, and the log-probability GRPO needs."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

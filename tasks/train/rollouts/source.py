@@ -1,7 +1,5 @@
 """Where GRPO's rollouts come from and what they earn: one interface over engines, and the embedded engine behind it."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace

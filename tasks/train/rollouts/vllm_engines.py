@@ -4,8 +4,6 @@ On a GPU vLLM reads the weights where the trainer has them, by its own weight tr
 through a folder in memory and vLLM's `reload_weights`. The trainer computes log-probabilities again for its loss.
 """
 
-from __future__ import annotations
-
 import contextlib
 import copy
 import functools

@@ -6,8 +6,6 @@ it ends. It imports nothing of geofix, which is not installed beside vLLM. Every
 the same in vLLM 0.24 and 0.29.
 """
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import contextlib

@@ -74,6 +74,7 @@ def test_tables_that_cannot_be_taken(
     assert [path.name for path in tmp_path.iterdir()] == ([] if content is None else [name]), "nothing is written"
 
 
+@pytest.mark.whole
 def test_a_folder_of_photos(tmp_path: Path) -> None:
     folder = tmp_path / "trip"
     folder.mkdir()

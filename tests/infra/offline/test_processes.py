@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
 def test_they_share_a_port_and_end_with_the_first(how: signal.Signals) -> None:
     command = [sys.executable, "-m", "infra.offline", "--port", "0", "--size", "200", "--processes", "3"]

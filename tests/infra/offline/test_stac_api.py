@@ -123,6 +123,7 @@ def test_a_box_over_the_date_line(served):
         assert -180 <= west <= east <= 180
 
 
+@pytest.mark.whole
 def test_the_world_without_an_area_answers_a_page(served):
     items = features(served, limit=20, datetime="2024-06-01T00:00:00Z/2024-06-01T02:00:00Z")
     assert len(items) == 20

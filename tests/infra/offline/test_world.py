@@ -57,6 +57,7 @@ def test_another_seed_is_another_world():
     assert World(1, 50).place(0) != World(2, 50).place(0)
 
 
+@pytest.mark.whole
 def test_another_process_sees_the_same(small_world):
     code = (
         "from infra.offline.world import World; from infra.offline.render import render_jpeg; import hashlib\n"

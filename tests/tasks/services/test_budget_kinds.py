@@ -110,5 +110,5 @@ def test_tiles_keep_the_pace_of_the_service(service: tuple[str, list[str]]) -> N
     budgets = {"requests_per_minute": 6000, "tiles_per_day": 100}
     assert ask_until_refused(url, lambda c: [c.tile(14, 1, k) for k in range(7)], rate_budget, **budgets) == []
     base = f"{url} "
-    assert rate_budget.standing(f"{base}tiles").used == 7
-    assert rate_budget.standing(base).used == 7 and rate_budget.standing(base).next_s > 0
+    assert rate_budget.state(f"{base}tiles").used == 7
+    assert rate_budget.state(base).used == 7 and rate_budget.state(base).next_s > 0

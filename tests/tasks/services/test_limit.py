@@ -18,9 +18,9 @@ from tasks.services.rate_budget import (
     DAY_S,
     MOST_AT_ONCE,
     BudgetFile,
+    BudgetState,
     ProcessRateBudget,
     RateLimiter,
-    Standing,
     UsedUp,
     gap_s,
     give_back,
@@ -39,11 +39,11 @@ def moments(lease, now_s: float) -> list[float]:
 class TestGrant:
     def test_one_a_second_is_one_a_second(self):
         minute = Allowance(per_minute=60)
-        first, standing = grant(Standing(), minute, 5, NOON)
+        first, state = grant(BudgetState(), minute, 5, NOON)
         assert (first.count, first.wait_s) == (1, 0.0)
-        second, standing = grant(standing, minute, 5, NOON)
+        second, state = grant(state, minute, 5, NOON)
         assert second.count == 0 and 0.7 < second.again_s < 0.8  # a moment is given away a quarter second ahead
-        third, _ = grant(standing, minute, 5, NOON + 1.0)
+        third, _ = grant(state, minute, 5, NOON + 1.0)
         assert third.count == 1 and third.wait_s == pytest.approx(61 / 60 - 1.0)
 
     @given(
@@ -51,11 +51,11 @@ class TestGrant:
         st.lists(st.tuples(st.floats(0, 5), st.integers(1, 200)), min_size=1, max_size=80),
     )
     def test_no_minute_holds_more_than_allowed_and_the_pace_is_over_95_percent(self, per_minute, asks):
-        allowance, standing, now_s = Allowance(per_minute=per_minute), Standing(), NOON
+        allowance, state, now_s = Allowance(per_minute=per_minute), BudgetState(), NOON
         given_s: list[float] = []
         for pause_s, want in asks:
             now_s += pause_s
-            lease, standing = grant(standing, allowance, want, now_s)
+            lease, state = grant(state, allowance, want, now_s)
             assert lease.count <= min(want, MOST_AT_ONCE)
             assert lease.count > 0 or lease.again_s > 0
             given_s += moments(lease, now_s)
@@ -67,11 +67,11 @@ class TestGrant:
 
     @given(st.integers(1, 300), st.lists(st.tuples(st.floats(0, 20_000), st.integers(1, 100)), max_size=80))
     def test_no_day_holds_more_than_allowed_and_all_of_it_can_be_had(self, per_day, asks):
-        allowance, standing, now_s = Allowance(per_day=per_day), Standing(), NOON
+        allowance, state, now_s = Allowance(per_day=per_day), BudgetState(), NOON
         by_day: dict[int, int] = {}
         for pause_s, want in asks:
             now_s += pause_s
-            lease, standing = grant(standing, allowance, want, now_s)
+            lease, state = grant(state, allowance, want, now_s)
             day = int(now_s // DAY_S)
             had = by_day.get(day, 0)
             assert lease.count == min(want, MOST_AT_ONCE, per_day - had)
@@ -81,21 +81,21 @@ class TestGrant:
             by_day[day] = had + lease.count
 
     def test_what_comes_back_can_be_had_again_on_the_same_day_only(self):
-        _, standing = grant(Standing(), Allowance(per_day=10), 6, NOON)
-        assert give_back(standing, standing.day, 4).used == 2
-        assert give_back(standing, standing.day - 1, 4).used == 6
-        assert give_back(standing, standing.day, 400).used == 0
+        _, state = grant(BudgetState(), Allowance(per_day=10), 6, NOON)
+        assert give_back(state, state.day, 4).used == 2
+        assert give_back(state, state.day - 1, 4).used == 6
+        assert give_back(state, state.day, 400).used == 0
 
     def test_a_clock_that_was_set_back_does_not_stop_everything(self):
-        _, standing = grant(Standing(), Allowance(per_minute=600), 1, NOON + 3600)
-        lease, _ = grant(standing, Allowance(per_minute=600), 1, NOON)
+        _, state = grant(BudgetState(), Allowance(per_minute=600), 1, NOON + 3600)
+        lease, _ = grant(state, Allowance(per_minute=600), 1, NOON)
         assert lease.count == 1 and lease.wait_s == 0
 
     def test_nothing_is_held_far_ahead(self):
         """What a killed process took with it: a quarter second's worth, and never more than one lease."""
-        lease, _ = grant(Standing(), Allowance(per_minute=600), 1000, NOON)
+        lease, _ = grant(BudgetState(), Allowance(per_minute=600), 1000, NOON)
         assert moments(lease, NOON)[-1] <= NOON + 0.25
-        lease, _ = grant(Standing(), Allowance(per_day=10_000), 1000, NOON)
+        lease, _ = grant(BudgetState(), Allowance(per_day=10_000), 1000, NOON)
         assert lease.count == MOST_AT_ONCE
 
 
@@ -168,7 +168,7 @@ class TestBudgetFile:
             worker.kill()
             told += 8 * 20 + 8 * len(worker.stdout.read().split())
             worker.wait()
-            used = BudgetFile(file).standing("day").used
+            used = BudgetFile(file).state("day").used
             assert told <= used <= told + 8
             told = used
         assert BudgetFile(file).lease("day", Allowance(per_day=used + 5), 64).count == 5
@@ -221,7 +221,7 @@ class TestPermits:
                 return super().lease(bucket, allowance, 4)
 
             def used(self) -> int:
-                return self.standing("x").used
+                return self.state("x").used
 
         now = [0.0]
         rate_budget = Generous(clock=lambda: NOON)

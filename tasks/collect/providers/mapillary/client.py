@@ -131,7 +131,7 @@ class Mapillary(ServiceClient):
             raise self._http.bad_response("an image under another image's id", response)
         # The service says which ids it does not know; an answer without any of them says nothing about them.
         if not rows and len(ids) > 1:
-            raise self._http.bad_response(f"an answer without any of the {len(ids)} images asked for", response)
+            raise self._http.bad_response(f"an answer without any of the {len(ids)} images requested", response)
         return rows or await self._alone(ids[0], fields)
 
     async def _alone(self, image_id: str, fields: Sequence[str]) -> dict[str, dict[str, Any]]:
@@ -159,7 +159,7 @@ class Mapillary(ServiceClient):
     async def fetch(self, url: str) -> bytes:
         """The picture at a thumb URL, or ServiceError of kind expired: then ask for the image's URL again."""
         fetched = await self.fetch_if_changed(url, None)
-        assert fetched is not None, "nothing was asked on condition"
+        assert fetched is not None, "nothing was queried on condition"
         return fetched.data
 
     async def fetch_if_changed(self, url: str, etag: str | None) -> FetchedBytes | None:

@@ -38,7 +38,7 @@ class Panoramax(ServiceClient):
         rows_by_id: dict[str, dict[str, Any]] = {}
         for start in range(0, len(unique), MAX_IDS):
             group = unique[start : start + MAX_IDS]
-            # Without a limit there are ten, however many were asked for.
+            # Without a limit there are ten, however many were requested.
             rows = await self._search({"ids": ",".join(group), "limit": len(group)})
             rows_by_id |= {row["id"]: row for row in rows if row["id"] in group}
         return rows_by_id

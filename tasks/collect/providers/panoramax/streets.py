@@ -47,7 +47,7 @@ LAYER = TileLayer(
 
 
 class PanoramaxStreets:
-    """The provider over its client; a box is asked for `page` pictures, and one that has them all may have more."""
+    """The provider over its client; of a box `page` pictures are requested, and one with as many may have more."""
 
     name = NAME
     limits = Limits(ids=MAX_IDS, layer=LAYER, missing_is_gone=True)

@@ -43,7 +43,7 @@ def _attribution(source: Source) -> list[Block]:
         asks = (
             "evaluate --set evaluate.masking.policies=[ROLE] --set evaluate.masking.cues=[text,plates,poles,plants,sky]"
         )
-        return [*blocks, words("No policy was asked with cues covered.", "muted"), commands(source.command(asks))]
+        return [*blocks, words("No policy was queried with cues covered.", "muted"), commands(source.command(asks))]
     newest = losses.sort("written_at").unique(["policy", "cue", "pictures", "metric"], keep="last")
     for (policy,), mine in newest.sort("policy").group_by("policy", maintain_order=True):
         every = mine.filter((pl.col("pictures") == "all pictures") & pl.col("metric").is_in(METRICS))

@@ -108,7 +108,7 @@ def _of_split(source: Source, scores: pl.DataFrame, newest: pl.DataFrame, chunks
 
 
 def _scores(source: Source) -> pl.DataFrame:
-    """The scores of this snapshot; a policy that was asked with tools and without has two names."""
+    """The scores of this snapshot; a policy that was queried with tools and without has two names."""
     return name_by_tools(
         source.read("scores").filter(pl.col("snapshot_id") == source.snapshot_id), source.read("predictions")
     )
@@ -277,9 +277,9 @@ def _masked(values: dict[tuple[str, str], dict[str, Any]]) -> list[Block]:
     rows = []
     for policy in sorted({name for name, _ in values if " without " in name}):
         base_policy, _, cue = policy.partition(" without ")
-        whole = f"{base_policy} whole"
+        plain = f"{base_policy} whole"
         cells = [
-            f"{_slice_cell(metric, values.get((whole, metric)))} → {_slice_cell(metric, values.get((policy, metric)))}"
+            f"{_slice_cell(metric, values.get((plain, metric)))} → {_slice_cell(metric, values.get((policy, metric)))}"
             for metric in MASKED
         ]
         rows.append((base_policy, cue, *cells, (values.get((policy, MASKED[0])) or {"n": 0})["n"]))

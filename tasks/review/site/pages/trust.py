@@ -207,7 +207,7 @@ def _agreement(judged: pl.DataFrame) -> list[Block]:
                 same, kappa = cohen_kappa(pair["localizability"].to_list(), pair["localizability_2"].to_list())
                 lines.append((model, other, pair.height, f"{same:.1%}", f"{kappa:.2f}"))
     if not lines:
-        return [heading("Agreement of judges"), words("One judge was asked; agreement needs two.", "muted")]
+        return [heading("Agreement of judges"), words("One judge was queried; agreement needs two.", "muted")]
     return [
         heading("Agreement of judges", "kappa: 0 is chance, 1 is always the same"),
         table(

@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from infra.offline.chat.answer_form import Answer, answer_body, templates_in
-from infra.offline.chat.notes import PURPOSES, purpose_of
+from infra.offline.chat.answer_form import Answer, answer_body, shown_keys
 from infra.offline.chat.placenames import division_of_area
+from infra.offline.chat.tools import KNOWN
 from infra.offline.facts import area_code
 from infra.offline.gazetteer import admin1_names
+from tasks.agent.tools import TOOLS
 
 LINES = """Write your thoughts inside <think> tags. You may make at most 6 tool calls.
 Write the final answer inside <answer> ... </answer>. It must include:
@@ -25,7 +26,7 @@ SPOT = (("image_zoom_in_tool", "bbox_2d", "array"), ("search_web", "query", "str
         ("maps_geocode", "address", "string"))  # fmt: skip
 MAPS = (("image_zoom_tool", "bbox_2d", "array"), ("poi_input_tips", "text", "string"),
         ("poi_keyword_search", "keyword", "string"), ("poi_detail_query", "id", "string"),
-        ("static_map_query", "center", "string"), ("satellite_map_query", "center", "string"))  # fmt: skip
+        ("static_map_query", "center", "array"), ("satellite_map_query", "center", "array"))  # fmt: skip
 
 
 def tools(named: Any) -> list[dict[str, Any]]:
@@ -91,12 +92,12 @@ def test_what_a_zoom_shows_is_read_in_the_next_thought_and_the_answer_has_the_pr
 
 
 def test_map_tools_are_bound_by_their_schemas(ask: Any, scenes: Any) -> None:
-    found = {"id": "B0ABC", "name": "Boulangerie Lamberneau", "location": "4.8902,45.7719", "cityname": "Villeurbanne",
-             "country": "France"}  # fmt: skip
+    found = {"id": "B0AD3", "name": "Boulangerie Lamberneau", "lat": 45.7719, "lon": 4.8902,
+             "district": "France, Villeurbanne"}  # fmt: skip
     results = {
-        "poi_input_tips": {"tips": [found]},
+        "poi_input_tips": {"tips": [{key: found[key] for key in ("id", "name", "district")}]},
         "poi_keyword_search": {"pois": [found]},
-        "poi_detail_query": {"pois": [found]},
+        "poi_detail_query": {"poi": found},
         "static_map_query": scenes.draw(["Rue Montviret"]),
         "satellite_map_query": scenes.draw([]),
     }
@@ -109,7 +110,7 @@ def test_map_tools_are_bound_by_their_schemas(ask: Any, scenes: Any) -> None:
     fields = {name: field for name, field, _ in MAPS}
     assert all(set(arguments) == {fields[name]} for name, arguments in calls)
     centre = next(arguments["center"] for name, arguments in calls if name == "static_map_query")
-    assert centre == "45.7719,4.8902"
+    assert centre == [45.7719, 4.8902]
     assert "The map shows:" in "".join(str(m.get("content")) for m in told if m["role"] == "assistant")
     matched = re.search(r"<answer>(.*)</answer>", told[-1]["content"])
     assert matched is not None
@@ -201,12 +202,11 @@ def test_the_form_follows_the_prompt(prompt: str, expected: str) -> None:
     assert answer_body(prompt, answer) == expected
 
 
-def test_templates_are_read_from_prose() -> None:
-    found = templates_in('Use {"name": "x", "arguments": {"q": 1}} or\n{"a": [{"b": "..."}], "c": ...} {not json}')
-    assert [list(template["properties"]) for template in found] == [["name", "arguments"], ["a", "c"]]
-    assert list(found[1]["properties"]["a"]["items"]["properties"]) == ["b"]
+def test_the_keys_of_objects_are_read_from_prose() -> None:
+    found = shown_keys('Use {"name": "x", "arguments": {"q": 1}} or\n{"a": [{"b": "..."}], "c": ...} {not json}')
+    assert found == [["name", "arguments"], ["a", "c"]]
 
 
-def test_every_tool_of_the_recipes_has_a_purpose() -> None:
-    named = [purpose_of(name, "", {"properties": {field: {}}}) for name, field, _ in (*SPOT, *MAPS)]
-    assert set(named) == set(PURPOSES)
+def test_known_tools_carry_the_argument_that_the_product_requires() -> None:
+    required = {name: TOOLS[name].openai()["function"]["parameters"]["required"] for name in KNOWN}
+    assert {name: [argument] for name, (_, argument) in KNOWN.items()} == required

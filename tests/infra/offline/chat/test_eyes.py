@@ -90,7 +90,7 @@ def test_the_judge_fills_the_schema_it_is_given(ask: Any, scenes: Any) -> None:
     night = json.loads(said(ask("judge", [scenes.message(dark)], temperature=0, response_format=form)))
     assert night["class"] == "non_localizable"
     free = json.loads(said(ask("judge", [scenes.message(clear)], temperature=0)))
-    assert len(free["categories"]) == 10 and len(free["subscores"]) == 5
+    assert len(free["scenes"]) == 10 and len(free["sub_scores"]) == 5
 
 
 def test_a_schema_is_followed_even_where_nothing_is_known() -> None:

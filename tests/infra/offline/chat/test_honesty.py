@@ -61,6 +61,7 @@ def body(model: str, picture: Image.Image, **fields: Any) -> dict[str, Any]:
     return {"model": model, "messages": [{"role": "user", "content": content}], "temperature": 0, **fields}
 
 
+@pytest.mark.whole
 def test_answers_are_the_same_with_the_world_out_of_reach(ask: Any, pictures: list[Image.Image]) -> None:
     bodies = [body(model, picture) for model in MODELS for picture in pictures]
     bodies += [body("agent", pictures[0], temperature=1, seed=seed) for seed in range(3)]

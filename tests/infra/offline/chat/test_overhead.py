@@ -53,16 +53,15 @@ def with_sea(image: Image.Image) -> Image.Image:
 )
 def test_what_a_scene_shows_decides(image: Image.Image, verdict: str, clue: str) -> None:
     found: Any = assess_from_above(judge.measure_ground(image))
-    assert found["verdict"] == verdict, found
+    assert found["class"] == verdict, found
     assert found["clues"][0] == clue
-    assert found["subscores"]["amount_of_text"] == 0 and found["categories"]["sign"] == "no"
+    assert found["sub_scores"]["amount_of_text"] == 0 and found["scenes"]["sign"] == "no"
 
 
 def test_a_town_alone_tells_more_the_larger_it_is() -> None:
     scores = []
     for blocks in (0, 5, 14):
-        ground = judge.measure_ground(with_town(scene(), blocks=blocks))
-        scores.append(judge.overall_from_above(ground, judge.sub_scores_from_above(ground)))
+        scores.append(assess_from_above(judge.measure_ground(with_town(scene(), blocks=blocks)))["score"])
     assert scores == sorted(set(scores))
     assert judge.measure_ground(with_town(scene())).towns == 1
 
@@ -74,5 +73,5 @@ def test_the_question_about_a_satellite_scene_is_answered_from_above(
     for kind in ("satellite", "photo"):
         answer = ask("judge", [scenes.message(picture, question_about(kind))], temperature=0)
         said[kind] = json.loads(answer["choices"][0]["message"]["content"])
-    assert said["satellite"]["verdict"] == "localizable" and "river" in said["satellite"]["reason"]
-    assert said["photo"]["verdict"] == "non_localizable"  # as a photo from the street it shows nothing
+    assert said["satellite"]["class"] == "localizable" and "river" in said["satellite"]["reason"]
+    assert said["photo"]["class"] == "non_localizable"  # as a photo from the street it shows nothing

@@ -78,15 +78,9 @@ def trip(ask: Any, description: str, tools: dict[str, Any], seed: int) -> tuple[
 def geocode(arguments: str) -> Any:
     address = json.loads(arguments).get("address", "")
     if "Villeurbanne" in address and "Rue" not in address:
-        return [
-            {
-                "lat": "45.7719",
-                "lon": "4.8902",
-                "display_name": "Villeurbanne, France",
-                "address": {"country_code": "fr"},
-            }
-        ]
-    return []
+        place = {"lat": 45.7719, "lon": 4.8902, "display_name": "Villeurbanne, France", "country_code": "fr"}
+        return {"results": [place]}
+    return {"results": []}
 
 
 def answer_of(text: str) -> dict[str, Any]:

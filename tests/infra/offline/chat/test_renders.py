@@ -41,7 +41,7 @@ def some(world: World, condition: str, count: int, is_pano: bool = True) -> list
 
 def verdict(ask: Any, scenes: Any, image: Image.Image) -> str:
     body = ask("judge", [scenes.message(image)], temperature=0)
-    return str(json.loads(body["choices"][0]["message"]["content"])["verdict"])
+    return str(json.loads(body["choices"][0]["message"]["content"])["class"])
 
 
 @pytest.mark.parametrize("condition", ["blurred", "dark", "no_clue"])
@@ -50,6 +50,7 @@ def test_spoilt_pictures_are_not_localizable(ask: Any, scenes: Any, world: World
         assert verdict(ask, scenes, picture(world, record)) == "non_localizable"
 
 
+@pytest.mark.whole
 def test_clear_streets_are_localizable_and_landmarks_are_told_apart(ask: Any, scenes: Any, world: World) -> None:
     clear = [verdict(ask, scenes, picture(world, record)) for record in some(world, "clear", 3)]
     landmarks = [verdict(ask, scenes, picture(world, record)) for record in some(world, "landmark", 3)]
@@ -66,6 +67,7 @@ def test_the_driving_side_and_line_colour_are_read_from_the_road(world: World) -
         assert (scene.side, scene.centre) == (facts.drives_on, facts.centre_line)
 
 
+@pytest.mark.whole
 def test_swapped_pictures_swap_what_is_said(ask: Any, scenes: Any, world: World) -> None:
     """Every word of the request stays; the answers change places with the pictures."""
     first, second = (picture(world, record) for record in some(world, "clear", 2))

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from PIL import Image, ImageFilter
 
-from infra.offline.chat.verifier import _last_answer
+from infra.offline.chat.verifier import last_answer
 
 TASK = "Where was this picture taken? Candidates of other agents follow."
 LYON = ("Villeurbanne, France", '{"lat": 45.77, "lon": 4.89, "city": "Villeurbanne", "country": "France"}')
@@ -51,7 +51,7 @@ def settled(ask: Any, scenes: Any, image: Image.Image, candidates: str, **fields
 def test_an_answer_is_read_in_every_form_that_agents_are_asked_for(
     answer: str, point: Any, country: str, city: str
 ) -> None:
-    found = _last_answer(f"<think>City: none yet.</think><answer>{answer}</answer>")
+    found = last_answer(f"<think>City: none yet.</think><answer>{answer}</answer>")
     assert found is not None and (found["point"], found["country"], found["city"]) == (point, country, city)
 
 
@@ -59,7 +59,7 @@ def test_an_answer_is_read_in_every_form_that_agents_are_asked_for(
     "answer", ["I cannot tell: there is nothing.", "Note: Latitude unknown", "Latitude: 95\nLongitude: 4"]
 )
 def test_what_names_no_place_is_no_answer(answer: str) -> None:
-    assert _last_answer(f"<answer>{answer}</answer>") is None
+    assert last_answer(f"<answer>{answer}</answer>") is None
 
 
 def test_the_picture_decides_also_when_it_is_swapped_and_the_order_turned(ask: Any, scenes: Any) -> None:

@@ -154,7 +154,7 @@ def test_a_cluster_asks_one_actor(tmp_path: Path) -> None:
         return asyncio.run(permits())
 
     assert sum(ray.get([take.remote(5), take.remote(5)], timeout=600)) == 7
-    standing = rate_budget.standing("x")
-    assert standing.used == 7 and BudgetFile(tmp_path / "budgets.sqlite").standing("x") == standing
-    rate_budget.give_back("x", standing.day, 2)
+    state = rate_budget.state("x")
+    assert state.used == 7 and BudgetFile(tmp_path / "budgets.sqlite").state("x") == state
+    rate_budget.give_back("x", state.day, 2)
     assert rate_budget.lease("x", DAY, 5).count == 2
