@@ -1,10 +1,12 @@
 """GRPO with recorded tools, by the product's commands: two runs bit by bit the same, and not one request.
 
-    python -m bench frozen_tools
+    python -m bench frozen_tools [--nearest]
 
 The packaged agent `finds-1` is trained on pictures of the offline world with live tools that are recorded, the
 recording is exported, and two copies of the lake are trained with it alone: every service is where nothing listens.
-The weights of all three, and the figures of their steps, must be the same.
+The weights of all three, and the figures of their steps, must be the same. With `--nearest` the two copies are trained
+with another seed, so that they ask other questions, and a question that was not recorded has the nearest one's answer:
+the weights of both must be the same, and how many answers were exact, near and missed is printed.
 """
 
 import hashlib
@@ -31,6 +33,7 @@ SETTINGS = (
 
 def main() -> int:
     """Record, export, train twice without services; the exit code says whether the goals hold."""
+    is_nearest = "--nearest" in sys.argv
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
         data, recording = root / "data", root / "tools.sqlite"
@@ -45,12 +48,14 @@ def main() -> int:
         print(f"   {told['answers']} answers recorded, {recording.stat().st_size / 1e3:.0f} kB")
         elsewhere = [f"services.{one}.base_url={UNREACHABLE}" for one in ("search", "geocoder", "maps", "chat")]
         frozen = (
-            "services.tools.mode=frozen",
+            *(("services.tools.mode=nearest", "train.seed=1") if is_nearest else ("services.tools.mode=frozen",)),
             f"services.tools.recording={recording}",
             "offline.serve=false",
             *elsewhere,
         )
         runs = [recorded, train(root / "frozen", *frozen), train(root / "again", *frozen)]
+    if is_nearest:
+        return judge_nearest(told["answers"], *runs[1:])
     calls = sum(step["tool_calls"] for step in recorded["steps"])
     same = {what: sum(one[what] == recorded[what] for one in runs) for what in ("weights", "steps")}
     misses = sum(step.get("tool_misses", 0) for one in runs for step in one["steps"])
@@ -60,6 +65,22 @@ def main() -> int:
         Goal("runs with the weights of the first", same["weights"], at_least=3),
         Goal("runs with the figures of the first", same["steps"], at_least=3),
         Goal("questions that were not recorded", misses, at_most=0),
+    ])  # fmt: skip
+
+
+def judge_nearest(answers: int, first: dict[str, Any], again: dict[str, Any]) -> int:
+    """Two runs on one recording; calls that ask no service are exact too."""
+    calls, near, missed = (
+        sum(step["tool_calls"] * (1 if name is None else step.get(name, 0.0)) for step in first["steps"])
+        for name in (None, "tool_near", "tool_misses")
+    )
+    print(f"   of {calls:.2f} calls a rollout: exact {calls - near - missed:.2f}, near {near:.2f}, missed {missed:.2f}")
+    return judge([
+        Goal("answers recorded", answers, at_least=1),
+        Goal("tool calls of a rollout", calls, at_least=1e-9),
+        Goal("runs with the weights of the other", int(first["weights"] == again["weights"]), at_least=1),
+        Goal("runs with the figures of the other", int(first["steps"] == again["steps"]), at_least=1),
+        Goal("calls answered by the nearest question", near, at_least=1e-9),
     ])  # fmt: skip
 
 

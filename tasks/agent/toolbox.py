@@ -168,9 +168,8 @@ class Toolbox:
         if spec.service is None or self._responses is None:
             return await ask()
         limits = [self.context.max_results, *([self.context.search_results] if self.context.search_results else [])]
-        if spec.needs_picture and picture is not None:
-            arguments = {**arguments, "picture": picture.original_sha256}
-        return await self._responses.ask_once([spec.name, arguments, *limits], ask)
+        of_picture = {"picture": picture.original_sha256} if spec.needs_picture and picture is not None else {}
+        return await self._responses.ask_once([spec.name, arguments | of_picture, *limits], ask)
 
     def _refused(self, call: ToolCall, why: str, well_formed: bool = True, outage: str = "") -> CallResult:
         record = CallRecord(call.name, well_formed, False, why, outage, call.arguments)

@@ -1,17 +1,30 @@
 """Tools with numbered results: boxes in thousandths, several queries at once, a search by a crop of the picture."""
 
+import io
 import json
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
+from PIL import Image
 
 from schemas.messages import ToolCall
+from tasks.agent.picture import open_picture
+from tasks.agent.recording import Recording, write_recording
 from tasks.agent.stored import with_size
-from tasks.agent.toolbox import Toolbox
+from tasks.agent.toolbox import NOT_RECORDED, Toolbox, ToolResponses
 from tasks.agent.tools import ToolContext
 from tasks.imaging.images import inspect
 from tasks.services.errors import ServiceError
+from tasks.services.response_store import FILE, ResponseStore
 from tasks.services.search import SearchResult
+
+
+def jpeg_of(colour: str) -> bytes:
+    data = io.BytesIO()
+    Image.new("RGB", (640, 320), colour).save(data, "JPEG")
+    return data.getvalue()
 
 
 def pages(*names: str) -> list[SearchResult]:
@@ -98,3 +111,26 @@ def test_boxes_in_thousandths_stay_where_they_are() -> None:
 
     assert with_size(asked("image_search"), (400, 200), (200, 100)) == asked("image_search")
     assert with_size(asked("image_zoom_in_tool"), (400, 200), (200, 100)) != asked("image_zoom_in_tool")
+
+
+async def test_what_is_kept_of_a_search_by_a_crop_is_kept_of_its_picture(studio: Any, tmp_path: Path) -> None:
+    """The same box in another picture is another question; the same box in this one is asked once."""
+    web = Web({"picture": pages("a", "b")})
+    store = ResponseStore(tmp_path / FILE)
+    toolbox = Toolbox(ToolContext(image_search=web), responses=ToolResponses(store, "texts", "pictures"))
+    call = ToolCall("c", "image_search", '{"bbox_2d": [700, 450, 800, 600]}')
+    other = open_picture(jpeg_of("blue"))
+    shown = (studio.picture, studio.picture, other)
+    texts = [(await toolbox.call(call, picture, ("image_search",))).text for picture in shown]
+    assert len(web.sent) == 2 and texts[0] == texts[1] == texts[2]
+    assert studio.picture.original_sha256 not in texts[0], "no model sees what it is kept by"
+    written = write_recording(tmp_path, "texts", tmp_path / "tools.sqlite", "pictures")
+    assert (written.answers, written.of_others) == (2, 0)
+    recorded = Toolbox(responses=Recording(tmp_path / "tools.sqlite", (0.7, 0.5)))
+    near = ToolCall("c", "image_search", '{"bbox_2d": [700, 450, 800, 590]}')
+    answers = [await recorded.call(one, studio.picture, ("image_search",)) for one in (call, near)]
+    assert [json.loads(one.text)["results"] for one in answers] == [json.loads(texts[0])["results"]] * 2
+    assert [round(one.record.likeness, 2) for one in answers] == [1.0, 0.93]
+    whole = replace(call, arguments='{"bbox_2d": [0, 0, 1000, 1000]}')
+    missed = await recorded.call(whole, studio.picture, ("image_search",))
+    assert missed.record.error == NOT_RECORDED and missed.record.executed

@@ -309,7 +309,7 @@ def tools_block_in(system: str) -> str:
 
 def the_trained_model_is_evaluated(config: Config, lake: Lake, prompt: str) -> None:
     """The model that GRPO made, a Qwen3-VL, served and asked with the recipe's words and tools."""
-    [model] = lake.read("models").to_dicts()
+    [model] = lake.read("models").filter(training_stage="grpo").to_dicts()
     told = json.loads((lake.blobs.pull(model["checkpoint"]) / "config.json").read_text())
     assert (told["model_type"], model["path"]) == ("qwen3_vl", "packed")
     asked = {"policies": ("grpo",), "max_tokens": 8, "scaling": config.evaluate.scaling}
