@@ -80,7 +80,7 @@ def segments(config: "Config", stages: Sequence[str]) -> "list[tuple[str, list[S
     if not {"difficulty", "train"} <= {stage for stage, _ in pending}:
         return pending
     policy, phases = config.difficulty.policy, train.phases
-    if "grpo" not in phases or train.grpo.pictures == "all":
+    if "grpo" not in phases or not train.grpo.by_pass_at_k:
         return [(stage, steps) for stage, steps in pending if stage != "difficulty"]
     if policy not in phases or config.difficulty.endpoint == "trained":
         return pending
@@ -117,7 +117,7 @@ def services_of(config: "Config", stages: Sequence[str]) -> set[str]:
     from tasks.agent.service_tools import ToolService
     from tasks.runtime.stage import services_asked
 
-    is_frozen = config.services.tools.mode == "frozen"
+    is_frozen = config.services.tools.recording is not None
     return {
         str(service)
         for stage, steps in steps_run(config, stages)

@@ -206,12 +206,12 @@ class Sweep:
         mine = links[phase]
         models = self._lake.read("models")
         if not mine.samples:
-            why = "Pass@K kept none" if phase == "grpo" and config.train.grpo.pictures != "all" else "no trajectory"
+            why = "Pass@K kept none" if phase == "grpo" and config.train.grpo.by_pass_at_k else "no trajectory"
             raise RowFailed(f"there are no samples to train {phase} on ({why}): give more places or more steps")
         if mine.model_id not in models["model_id"]:
             raise RowFailed(f"its {phase} model was not trained; `geofix show failures` says why")
         tried = config.difficulty.policy
-        if phase == "grpo" and config.train.grpo.pictures != "all" and tried in links:
+        if phase == "grpo" and config.train.grpo.by_pass_at_k and tried in links:
             newest = newest_model(models, config.train.recipe, tried)
             if newest != links[tried].model_id:
                 raise RowFailed(
@@ -293,7 +293,7 @@ class Sweep:
         recipe = RunOptions(recipe=self.name, profile="production").resolve()
         sections = [*(("train", "difficulty") if is_trained else ()), "evaluate"]
         phases = [f"train.{phase}." for phase in ("sft", "cold_start", "grpo") if phase not in config.train.phases]
-        beside = (*phases, *(("difficulty.",) if config.train.grpo.pictures == "all" else ()), *_ALONE, "train.base")
+        beside = (*phases, *(("difficulty.",) if not config.train.grpo.by_pass_at_k else ()), *_ALONE, "train.base")
         changed: dict[str, Any] = {}
         for section in sections:
             ours, theirs = (flat(getattr(settings, section).identity(), section) for settings in (config, recipe))

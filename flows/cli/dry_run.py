@@ -408,7 +408,7 @@ def _at_most(count: int, limit: int | None) -> int:
 def _rollouts(config: Config, sizes: PaperSizes) -> int:
     """Rollouts of GRPO."""
     grpo = config.train.grpo
-    pictures = sizes.learnable or sizes.train if grpo.pictures != "all" else sizes.train
+    pictures = sizes.learnable or sizes.train if grpo.by_pass_at_k else sizes.train
     return round(_at_most(pictures, grpo.max_pictures) * grpo.group_size * grpo.epochs)
 
 

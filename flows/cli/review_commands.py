@@ -158,7 +158,10 @@ def _export_tools(call: Call, path: Path) -> int:
 
     config = call.options().resolve()
     lake = existing_lake(call, read_only=True)
-    written = write_recording(lake.state, asked_services(connect(config.services, {}, ())), path)
+    connections = connect(config.services, {}, ())
+    written = write_recording(
+        lake.state, asked_services(connections), path, asked_services(connections, of_pictures=True)
+    )
     if call.as_json:
         print_json({"file": str(path), **dataclasses.asdict(written)})
     elif not call.quiet:

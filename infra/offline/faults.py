@@ -17,7 +17,7 @@ from infra.offline.seeded_random import fraction, key_of
 
 SERVICES = (
     "mapillary", "mapillary-cdn", "mapillary-tiles", "panoramax", "nominatim", "google", "opencage", "tavily", "you",
-    "maps", "places", "openai", "stac", "sas", "blob",
+    "maps", "places", "vision", "openai", "stac", "sas", "blob",
 )  # fmt: skip
 STATUSES = (402, 403, 429, 500, 502, 503, 504)
 KINDS = (

@@ -27,6 +27,7 @@ from infra.offline.faults import Faults, parse
 from infra.offline.gazetteer import NameIndex
 from infra.offline.services.geocoding import Google, Nominatim, OpenCage
 from infra.offline.services.image_host import DEFAULT_LIFETIME_S, ImageHost
+from infra.offline.services.image_search import Vision
 from infra.offline.services.mapillary import TOKEN, Limits, Mapillary, MapillaryTiles
 from infra.offline.services.maps import Maps
 from infra.offline.services.panoramax import Panoramax
@@ -76,6 +77,7 @@ def create_app(
         *OpenCage(lookup).routes(),
         *web.routes(),
         *You(web).routes(),
+        *Vision(web).routes(),
         *maps.routes(),
         *Places(maps).routes(),
         Mount("/stac", _LoadedLater("infra.offline.services.stac", "stac_application", world)),

@@ -41,6 +41,13 @@ class RewardSettings(Settings):
         description="GeoAgent eq. 9: 'authors' as in their code (90..200 characters, 0 below, 1 above), "
         "'printed' normalised over the reply's own levels",
     )
+    nothing_useful: float = Field(
+        1.0,
+        ge=0,
+        le=1,
+        description="REVERSE: the Matthews correlation of a search without useful results of which none was marked",
+        json_schema_extra=ADDED,
+    )
     grounding: float = Field(
         0.0,
         ge=0,

@@ -40,6 +40,7 @@ OFFLINE_CHAT_KEY = "sk-offline-world"
 OFFLINE_SEARCH_KEY = "tvly-offline-world"
 OFFLINE_MAPS_KEY = "offline-world-maps"
 OFFLINE_PLACES_KEY = "AIza-offline-world"
+OFFLINE_VISION_KEY = "AIza-offline-vision"
 
 _OFFLINE_TILES = "/mapillary-tiles/maps/vtp/mly1_public/2"
 _OFFLINE_FILES = "/blob/{account}/{container}/"
@@ -224,6 +225,16 @@ class SearchEndpoint(Endpoint):
     public_key: str | None = OFFLINE_SEARCH_KEY
 
 
+class ImageSearchEndpoint(Endpoint):
+    """Search by a picture: Google's Cloud Vision, or a server that answers as it does."""
+
+    elsewhere: ClassVar[dict[str, Any]] = {"public_key": None}
+
+    base_url: str = f"{OFFLINE_URL}/vision"
+    key_env: str | None = "GOOGLE_VISION_KEY"
+    public_key: str | None = OFFLINE_VISION_KEY
+
+
 class MapsEndpoint(Endpoint):
     """Points of interest and pictures of the ground, by default AMap's."""
 
@@ -312,19 +323,35 @@ class TrainedEndpoint(ChatEndpoint):
 class ToolsSettings(Settings):
     """Where the tools of agents get their answers from."""
 
-    mode: Literal["live", "record", "frozen"] = Field(
+    mode: Literal["live", "record", "frozen", "nearest"] = Field(
         "live",
         description="live: services are queried; record: also what GRPO's rollouts ask is kept; frozen: no service is "
-        "queried, every answer comes from the recording",
+        "queried, every answer comes from the recording; nearest: likewise, and a question that was not recorded has "
+        "the answer of the nearest one",
     )
     recording: str | None = Field(
-        None, description="file of recorded answers, written by `geofix export --as frozen-tools`; for mode frozen"
+        None,
+        description="file of recorded answers, written by `geofix export --as frozen-tools`; for modes frozen and "
+        "nearest",
     )
+    nearest_iou: float = Field(
+        0.7, gt=0, le=1, description="of mode nearest: least intersection over union of two boxes in one picture"
+    )
+    nearest_words: float = Field(
+        0.5, ge=0, le=1, description="of mode nearest: least share of common words of two texts; 0: one common word"
+    )
+
+    @property
+    def tolerance(self) -> tuple[float, float] | None:
+        """Of boxes and of texts, where the nearest recorded question is answered."""
+        return (self.nearest_iou, self.nearest_words) if self.mode == "nearest" else None
 
     @model_validator(mode="after")
     def _is_whole(self) -> "ToolsSettings":
-        if (self.mode == "frozen") != (self.recording is not None):
-            raise ValueError("recording: name the file of recorded answers with mode frozen, and with no other mode")
+        if (self.mode in ("frozen", "nearest")) != (self.recording is not None):
+            raise ValueError(
+                "recording: name the file of recorded answers with mode frozen or nearest, and with no other mode"
+            )
         return self
 
 
@@ -348,6 +375,7 @@ class ServicesSettings(Settings):
     stac: StacEndpoint = StacEndpoint()
     geocoder: GeocoderEndpoint = GeocoderEndpoint()
     search: SearchEndpoint = SearchEndpoint()
+    image_search: ImageSearchEndpoint = ImageSearchEndpoint()
     maps: MapsEndpoint = MapsEndpoint()
     world_maps: WorldMapsEndpoint | None = Field(
         None, description="second map service, for what lies outside China; null: `maps` alone"
@@ -405,6 +433,7 @@ _ENDPOINTS: dict[str, type[Endpoint]] = {
     "stac": StacEndpoint,
     "geocoder": GeocoderEndpoint,
     "search": SearchEndpoint,
+    "image_search": ImageSearchEndpoint,
     "maps": MapsEndpoint,
     "world_maps": WorldMapsEndpoint,
     "tool_geocoder": ToolGeocoderEndpoint,

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, field_validator, model_validator
 
 from schemas.recipes import default_recipe
-from schemas.settings.base import OPERATIONAL, Settings
+from schemas.settings.base import ADDED, OPERATIONAL, Settings
 from schemas.settings.reward import RewardSettings
 from schemas.settings.synthesize import DirectPrompt
 
@@ -106,10 +106,17 @@ class GrpoSettings(Settings):
         "its longest rollout; null: as many as the completion has left",
     )
     max_turns: int = Field(0, ge=0, description="turns with tools in a rollout; 0: no tools in RL, as SpotAgent has it")
-    pictures: Literal["learnable", "random", "all"] = Field(
+    pictures: Literal["learnable", "random", "all", "by_teacher"] = Field(
         "learnable",
         description="which pictures of the train split are trained on: those that Pass@K keeps (SpotAgent 3.3.1), as "
-        "many drawn at random (Table 4), or all; with `all` a run measures no Pass@K",
+        "many drawn at random (Table 4), or all; or those that the recipe's trajectories tried, first where these came "
+        "near (by_teacher, REVERSE). With the last two a run measures no Pass@K",
+    )
+    teacher_km: tuple[float, float] = Field(
+        (25.0, 200.0),
+        description="by_teacher: a picture is easy, medium or hard by the distance of its best trajectory's answer; "
+        "easy ones are trained on first",
+        json_schema_extra=ADDED,
     )
     max_pictures: int | None = Field(
         None, ge=1, description="pictures trained on at most, drawn by `train.seed` (GeoVista fig. 7); null: no limit"
@@ -150,7 +157,24 @@ class GrpoSettings(Settings):
         "Walder and Karkhanis 2025)",
     )
     advantage_k: int = Field(4, ge=2, description="k of pass_at_k and pkpo")
+    credit: Literal["end", "turn"] = Field(
+        "end",
+        description="with tools: a rollout's whole reward counts for each of its replies (end), or for a reply only "
+        "what is earned from it on, against the group's others from the same reply on (turn)",
+        json_schema_extra=ADDED,
+    )
+    tau_km: tuple[float, float] | None = Field(
+        None,
+        description="in place of the recipe's reward exp(-d / tau), d the distance in km that it measures, with "
+        "tau falling from the first to the last of these over the steps, such as [2000, 25]; null: the recipe's",
+        json_schema_extra=ADDED,
+    )
     reward: RewardSettings = Field(RewardSettings(), description="constants and services of the recipe's reward")
+
+    @property
+    def by_pass_at_k(self) -> bool:
+        """Whether Pass@K says which pictures are trained on, or how many."""
+        return self.pictures in ("learnable", "random")
 
     @model_validator(mode="after")
     def _whole_batches(self) -> "GrpoSettings":
@@ -161,6 +185,8 @@ class GrpoSettings(Settings):
             )
         if self.advantage != "grpo" and self.group_size % self.advantage_k:
             raise ValueError(f"group_size {self.group_size} must be a multiple of advantage_k {self.advantage_k}")
+        if self.tau_km is not None and not 0 < self.tau_km[1] <= self.tau_km[0] < float("inf"):
+            raise ValueError(f"tau_km {list(self.tau_km)}: name the first and the last tau in km, such as [2000, 25]")
         return self
 
 

@@ -39,6 +39,11 @@ class Picture:
         """By which stored messages name the view."""
         return hashlib.sha256(self.view).hexdigest()
 
+    @cached_property
+    def original_sha256(self) -> str:
+        """By which recorded answers about the picture name it; no model sees it."""
+        return hashlib.sha256(self.original).hexdigest()
+
     def region(self, box: tuple[float, float, float, float]) -> bytes:
         """A JPEG cut from the original under a box drawn on the view; ValueError for a box outside."""
         return images.region_view(self.original, box, self.scale, self.max_pixels, self.min_pixels, self.recent)

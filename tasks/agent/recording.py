@@ -2,15 +2,18 @@
 
 A question is a tool's name, its arguments and the limits of its results; whom it was asked of does not matter, so a
 recording can be used where those services are not. What was never asked is a miss: the agent is told that nothing is
-recorded, and the run counts it.
+recorded, and the run counts it. With a tolerance the nearest recorded question of the tool is answered instead: of the
+same picture the box with the largest overlap, of texts the one with the most words in common.
 """
 
 import contextlib
 import json
+import re
 import sqlite3
 import threading
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +23,7 @@ from tasks.agent.tools import ToolMistake, ToolOutput
 from tasks.services.response_store import FILE, digest_key, unpack
 
 VERSION = 1
+BOX = "bbox_2d"  # the argument that is a box in the picture
 _ANSWERS = "CREATE TABLE answers (key TEXT PRIMARY KEY, tool TEXT, arguments TEXT, value BLOB) WITHOUT ROWID"
 _FACTS = "CREATE TABLE facts (name TEXT PRIMARY KEY, value TEXT)"
 
@@ -35,11 +39,13 @@ class Written:
 
 
 class Recording:
-    """A file of recorded answers, read by every worker; its misses are counted in this process."""
+    """A file of recorded answers, read by every worker; what it answered is counted in this process."""
 
-    def __init__(self, file: str | Path) -> None:
-        self.file, self.misses, self.found = Path(file), 0, 0
-        self._opened = threading.local()
+    def __init__(self, file: str | Path, tolerance: tuple[float, float] | None = None) -> None:
+        """`tolerance` is the least overlap of boxes and the least share of common words; None: exactly or not."""
+        self.file, self.misses, self.found, self.near = Path(file), 0, 0, 0
+        self._opened, self._tolerance = threading.local(), tolerance
+        self._asked = lru_cache(maxsize=None)(self._questions)
         with self._reading() as opened:
             version = opened.execute("SELECT value FROM facts WHERE name = 'version'").fetchone()
         if version is None or version[0] != str(VERSION):
@@ -51,13 +57,28 @@ class Recording:
 
     async def ask_once(self, request: Sequence[Any], ask: Callable[[], Awaitable[ToolOutput]]) -> ToolOutput:
         """The recorded answer; ToolMistake if there is none. No service is asked."""
-        with self._reading() as opened:
-            row = opened.execute("SELECT value FROM answers WHERE key = ?", (digest_key(*request),)).fetchone()
-        if row is None:
+        tool, arguments = str(request[0]), request[1]
+        value, likeness = self._value(digest_key(*request)), 1.0
+        if value is None and self._tolerance is not None:
+            likes = ((alike(arguments, asked, *self._tolerance), key) for key, asked in self._asked(tool))
+            likeness, key = max(likes, key=lambda like: like[0], default=(0.0, ""))  # the first of equals
+            value = self._value(key) if likeness > 0 else None
+        if value is None:
             self.misses += 1
             raise ToolMistake(NOT_RECORDED)
-        self.found += 1
-        return kept_output(row[0])
+        self.near, self.found = self.near + (likeness < 1), self.found + (likeness == 1)
+        return replace(kept_output(value), likeness=likeness)
+
+    def _value(self, key: str) -> bytes | None:
+        with self._reading() as opened:
+            row = opened.execute("SELECT value FROM answers WHERE key = ?", (key,)).fetchone()
+        return None if row is None else bytes(row[0])
+
+    def _questions(self, tool: str) -> list[tuple[str, dict[str, Any]]]:
+        """Key and arguments of every recorded question of a tool."""
+        with self._reading() as opened:
+            rows = opened.execute("SELECT key, arguments FROM answers WHERE tool = ? ORDER BY key", (tool,)).fetchall()
+        return [(key, json.loads(arguments)) for key, arguments in rows]
 
     @contextlib.contextmanager
     def _reading(self) -> Iterator[sqlite3.Connection]:
@@ -71,10 +92,49 @@ class Recording:
             raise InputError(f"{self._named} is no recording of tools: {error}") from error
 
 
-def write_recording(state: Path, services: str, file: Path) -> Written:
+def alike(asked: dict[str, Any], recorded: dict[str, Any], least_iou: float, least_words: float) -> float:
+    """How like a recorded question's arguments are, 0 to 1: the least of its boxes' overlap and its texts' words."""
+    if asked.keys() != recorded.keys():
+        return 0.0
+    likeness = 1.0
+    for name, value in asked.items():
+        other = recorded[name]
+        if value == other:
+            continue
+        if name == BOX and len(value) == len(other) == 4:
+            like, least = iou(value, other), least_iou
+        else:
+            mine, theirs = words_of(value), words_of(other)
+            like, least = len(mine & theirs) / max(1, len(mine | theirs)), least_words  # Jaccard
+        if like <= 0 or like < least:
+            return 0.0
+        likeness = min(likeness, like)
+    return likeness
+
+
+def iou(box: Sequence[float], other: Sequence[float]) -> float:
+    """Intersection over union of two boxes [x1, y1, x2, y2]; 0 where both are without area."""
+    width, height = (min(box[n + 2], other[n + 2]) - max(box[n], other[n]) for n in (0, 1))
+    shared = max(0.0, width) * max(0.0, height)
+    whole = sum((one[2] - one[0]) * (one[3] - one[1]) for one in (box, other)) - shared
+    return shared / whole if whole > 0 else 0.0
+
+
+def words_of(value: Any) -> frozenset[str]:
+    """The words of a text or of several; of anything else there are none."""
+    texts = value if isinstance(value, list) else [value]
+    return frozenset().union(*(_words(text) for text in texts if isinstance(text, str)))
+
+
+@lru_cache(maxsize=65_536)
+def _words(text: str) -> frozenset[str]:
+    return frozenset(re.findall(r"\w+", text.casefold()))
+
+
+def write_recording(state: Path, services: str, file: Path, of_pictures: str = "") -> Written:
     """Write what these services answered to tools of a lake, whose state folder this is, to a new file.
 
-    The same answers make the same bytes.
+    `of_pictures` are those of tools that send a part of the picture. The same answers make the same bytes.
     """
     kept: dict[str, tuple[str, str, bytes]] = {}
     without_question = of_others = 0
@@ -87,7 +147,7 @@ def write_recording(state: Path, services: str, file: Path) -> Written:
                 head, _ = unpack(value)
                 if "asked" not in head:
                     without_question += 1
-                elif head["services"] != services:
+                elif head["services"] not in (services, of_pictures):
                     of_others += 1
                 else:
                     tool, arguments, *_ = head["asked"]

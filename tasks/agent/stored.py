@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from schemas.messages import Message, image_references, json_object
+from tasks.agent.tools import TOOLS
 from tasks.imaging.images import view_scale
 from tasks.runtime.runner import Row, digest
 
@@ -31,7 +32,8 @@ def shown_size(size: Size, max_pixels: int, min_pixels: int) -> Size:
 
 def with_size(messages: Sequence[Message], old: Size, new: Size) -> list[Message]:
     """The conversation as it would stand had the picture been shown in the new size: calls, texts and sizes."""
-    if old == new:
+    calls = (call["function"]["name"] for message in messages for call in message.get("tool_calls") or ())
+    if old == new or any(name in TOOLS and TOOLS[name].thousandths for name in calls):
         return list(messages)
     scale = (new[0] / old[0], new[1] / old[1])
     return [_message(message, scale, old, new) for message in messages]
@@ -71,7 +73,11 @@ def _moved(box: Sequence[float], scale: tuple[float, float]) -> list[int]:
     return [x, y, max(math.ceil(right), x + 1), max(math.ceil(bottom), y + 1)]
 
 
-ZOOMS = ("image_zoom_in_tool", "image_zoom_tool")  # pictures of other tools, such as maps, are not made of the picture
+ZOOMS = (
+    "image_zoom_in_tool",
+    "image_zoom_tool",
+    "image_zoom",
+)  # pictures of other tools, such as maps, are not made of the picture
 
 
 def derived_rows(trajectory_id: str, image_id: str, messages: Sequence[Message]) -> list[Row]:

@@ -34,6 +34,7 @@ class CallRecord:
     error: str = ""
     outage: str = ""  # the kind of a service's failure; empty: no service failed
     arguments: str = "{}"
+    likeness: float = 1.0  # of the recorded question that was answered to this one; 1: the same, or none is recorded
 
     @property
     def executed(self) -> bool:
@@ -87,12 +88,15 @@ class ToolResponses:
 
     store: Responses
     services: str  # whom answers come from, so that another service's are not taken for them
+    of_pictures: str = ""  # the same, of the tools that send a part of the picture
 
     async def ask_once(self, request: Sequence[Any], ask: Callable[[], Awaitable[ToolOutput]]) -> ToolOutput:
         """A kept answer, or that of `ask`, which is kept with its question."""
 
+        services = self.of_pictures if TOOLS[request[0]].needs_picture else self.services
+
         async def packed() -> bytes:
-            question = {"services": self.services, "asked": list(request)}
+            question = {"services": services, "asked": list(request)}
             try:
                 output = await ask()
             except ToolMistake as error:
@@ -100,7 +104,7 @@ class ToolResponses:
             is_picture = output.picture is not None
             return pack({"value": output.value, "is_picture": is_picture, **question}, output.picture or b"")
 
-        key = digest_key(self.services, *request)
+        key = digest_key(services, *request)
         return kept_output(await ask_once(self.store, NAMESPACE, key, packed, current_item_id()))
 
 
@@ -152,7 +156,7 @@ class Toolbox:
             return self._refused(call, f"the picture cannot be read ({error.kind})", outage="bad_response")
         except ServiceError as error:
             return self._refused(call, f"the service did not answer ({error.kind}); try another way", outage=error.kind)
-        record = CallRecord(call.name, True, True, arguments=call.arguments)
+        record = CallRecord(call.name, True, True, arguments=call.arguments, likeness=output.likeness)
         return CallResult(record, as_text(output.value, self.result_chars), output.picture)
 
     async def _run(self, spec: ToolSpec, arguments: dict[str, Any], picture: Picture | None) -> ToolOutput:
@@ -164,6 +168,8 @@ class Toolbox:
         if spec.service is None or self._responses is None:
             return await ask()
         limits = [self.context.max_results, *([self.context.search_results] if self.context.search_results else [])]
+        if spec.needs_picture and picture is not None:
+            arguments = {**arguments, "picture": picture.original_sha256}
         return await self._responses.ask_once([spec.name, arguments, *limits], ask)
 
     def _refused(self, call: ToolCall, why: str, well_formed: bool = True, outage: str = "") -> CallResult:

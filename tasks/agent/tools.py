@@ -1,4 +1,4 @@
-"""The tools: SpotAgent's three (appendix A.2) and the six of Thinking with Map (Table 1).
+"""The tools: SpotAgent's three (appendix A.2), the six of Thinking with Map (Table 1), and three with numbered results.
 
 A tool is a function of a context and a model's arguments, declared by `@tool`: the service it asks, and whether it
 looks at the picture. Schemas and checks follow from its signature and docstring (`toolspec`); MCP, TRL, verl, rate
@@ -6,7 +6,9 @@ budgets and the store of answers read the declaration. What a tool returns is da
 is a `ToolMistake`; a service that is down raises its own error, which the toolbox notes and turns into plain text.
 """
 
-from collections.abc import Awaitable, Callable
+import asyncio
+import hashlib
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol, TypeVar
 
@@ -29,6 +31,12 @@ class Finds(Protocol):
     """A web search."""
 
     async def search(self, query: str, max_results: int = 5) -> list[SearchResult]: ...
+
+
+class LooksUp(Protocol):
+    """A search by a picture."""
+
+    async def look_alikes(self, jpeg: bytes, max_results: int = 10) -> list[SearchResult]: ...
 
 
 class Geocodes(Protocol):
@@ -64,6 +72,7 @@ class ToolOutput:
 
     value: dict[str, Any]
     picture: bytes | None = None
+    likeness: float = 1.0  # of a recorded question that it answers to the one asked; 1: the same
 
 
 @dataclass(frozen=True)
@@ -72,6 +81,7 @@ class ToolContext:
 
     picture: Picture | None = None
     search: Finds | None = None
+    image_search: LooksUp | None = None
     geocoder: Geocodes | None = None
     maps: Charts | None = None
     max_results: int = 5
@@ -82,11 +92,11 @@ F = TypeVar("F", bound=Callable[..., Awaitable[ToolOutput]])
 TOOLS: dict[str, ToolSpec] = {}
 
 
-def tool(service: str | None = None, needs_picture: bool = False) -> Callable[[F], F]:
+def tool(service: str | None = None, needs_picture: bool = False, thousandths: bool = False) -> Callable[[F], F]:
     """Declares a tool; `service` is a connection's name, such as `search`."""
 
     def declare(function: F) -> F:
-        TOOLS[function.__name__] = tool_spec(function, service, needs_picture)
+        TOOLS[function.__name__] = tool_spec(function, service, needs_picture, thousandths)
         return function
 
     return declare
@@ -141,6 +151,69 @@ async def maps_geocode(context: ToolContext, address: str) -> ToolOutput:
     if not places:
         raise ToolMistake(NO_PLACE)
     return ToolOutput({"results": [dict(vars(candidate)) for candidate in places]})
+
+
+# Boxes of the following are in thousandths of the picture's sides, as Qwen3-VL draws them: no size has to be known.
+# Their results are numbered, and in an order that says nothing: which of them count is the model's to say.
+
+
+@tool(needs_picture=True, thousandths=True)
+async def image_zoom(context: ToolContext, bbox_2d: list[float]) -> ToolOutput:
+    """Crop and zoom into a region of the image, to read text or see detail.
+
+    Args:
+        bbox_2d: The region as [x1, y1, x2, y2], each from 0 to 1000 of the image's width or height.
+    """
+    return ToolOutput({"bbox_2d": bbox_2d, "image": "the region, enlarged"}, await _region(context, bbox_2d))
+
+
+@tool("image_search", needs_picture=True, thousandths=True)
+async def image_search(context: ToolContext, bbox_2d: list[float]) -> ToolOutput:
+    """Search the web for pictures that look like a region of the image, and list the pages that show them.
+
+    Args:
+        bbox_2d: The region as [x1, y1, x2, y2], each from 0 to 1000 of the image's width or height.
+    """
+    service = require_part(context.image_search, "a search by pictures")
+    region = await _region(context, bbox_2d)
+    pages = await ask_service(service.look_alikes(region, context.search_results or context.max_results))
+    return ToolOutput({"bbox_2d": bbox_2d, "results": _numbered(pages, str(bbox_2d))})
+
+
+@tool("search")
+async def text_search(context: ToolContext, queries: list[str]) -> ToolOutput:
+    """Search the web with one to three queries at once.
+
+    Args:
+        queries: One to three search strings, such as a name read on a sign with a town or country.
+    """
+    search = require_part(context.search, "a web search")
+    if not 1 <= len(queries) <= 3 or not all(query.strip() for query in queries):
+        raise ToolMistake("queries must be one to three texts, none of them empty")
+    most = context.search_results or context.max_results
+    found = await ask_service(asyncio.gather(*(search.search(query, most) for query in queries)))
+    best_first = [page for rank in range(most) for pages in found for page in pages[rank : rank + 1]]
+    pages = list({page.url: page for page in best_first}.values())
+    return ToolOutput({"results": _numbered(pages[:most], str(queries))})
+
+
+async def _region(context: ToolContext, bbox_2d: list[float]) -> bytes:
+    """What the picture shows under a box in thousandths of its sides."""
+    if len(bbox_2d) != 4:
+        raise BadArguments("bbox_2d: four numbers are needed, [x1, y1, x2, y2]")
+    x1, y1, x2, y2 = bbox_2d
+    if not (0 <= x1 < x2 <= 1000 and 0 <= y1 < y2 <= 1000):
+        raise ToolMistake("bbox_2d must lie within 0 and 1000 and have x1 < x2 and y1 < y2")
+    picture = require_part(context.picture, "a picture")
+    x, y = picture.width / 1000, picture.height / 1000
+    return await computing.run(picture.region, (x1 * x, y1 * y, x2 * x, y2 * y))
+
+
+def _numbered(pages: Sequence[SearchResult], question: str) -> list[dict[str, Any]]:
+    """The pages from 1 on, in an order that follows from the question alone and not from their rank."""
+    drawn = sorted(pages, key=lambda page: hashlib.sha256(f"{question}\n{page.url}".encode()).digest())
+    rows = ({"title": page.title, "url": page.url, "content": page.content} for page in drawn)
+    return [{"number": number, **{k: v for k, v in row.items() if v}} for number, row in enumerate(rows, 1)]
 
 
 def require_part(part: T | None, what: str) -> T:

@@ -33,6 +33,7 @@ class ToolSpec:
     function: Callable[..., Any]
     service: str | None = None  # whom it asks, by the name of its connection; None: nobody, so nothing is kept of it
     needs_picture: bool = False
+    thousandths: bool = False  # its boxes are in thousandths of the picture's sides, not in pixels
 
     def openai(self) -> dict[str, Any]:
         """The entry of an OpenAI request's `tools`, and of verl's tool configuration.
@@ -89,7 +90,9 @@ class ToolSpec:
         return create_model(self.name, __config__=ConfigDict(extra="forbid", strict=True), **fields)
 
 
-def tool_spec(function: Callable[..., Any], service: str | None = None, needs_picture: bool = False) -> ToolSpec:
+def tool_spec(
+    function: Callable[..., Any], service: str | None = None, needs_picture: bool = False, thousandths: bool = False
+) -> ToolSpec:
     """The spec of a function or method; TypeError if its signature or docstring leaves something unsaid."""
     name = function.__name__
     about, explained = _read_docstring(inspect.getdoc(function) or "")
@@ -107,7 +110,7 @@ def tool_spec(function: Callable[..., Any], service: str | None = None, needs_pi
     if strangers:
         raise TypeError(f"tool {name}: Args explains {', '.join(sorted(strangers))}, which it does not take")
     types = {n: hints[n] for n in parameters}
-    return ToolSpec(name, about, parameters, types, explained, function, service, needs_picture)
+    return ToolSpec(name, about, parameters, types, explained, function, service, needs_picture, thousandths)
 
 
 def json_type(hint: Any) -> dict[str, Any]:

@@ -133,7 +133,7 @@ async def work(item: Row, context: WorkerContext) -> Kept:
         max_tokens=settings.max_tokens,
     )
     names = {name: item[name] for name in TRUTH_COLUMNS}
-    scored = await asyncio.to_thread(context.reward.many, [tried.text], [names])
+    scored = await asyncio.to_thread(context.reward.many, [tried.text], [names], None, [tried.trajectory])
     if isinstance(scored[0], Excluded):
         raise ServiceError("reward", "outage", f"the reward's service failed: {scored[0].reason}", retryable=True)
     row: Row = {

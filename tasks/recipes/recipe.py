@@ -16,11 +16,12 @@ from typing import Any
 import polars as pl
 
 from schemas.errors import InputError
+from schemas.messages import Message
 from schemas.recipes import PACKAGES, recipe_folders
 from schemas.settings.reward import RewardSettings
 from schemas.settings.synthesize import DirectPrompt, Rule, SynthesizeSettings
 from tasks.agent.attempt import Sampling
-from tasks.agent.environment import Ask
+from tasks.agent.environment import Ask, Trajectory
 from tasks.agent.picture import Picture
 from tasks.agent.prompt import DIRECT, Prompt, answer_lines
 from tasks.geo.distance import distance_km
@@ -81,6 +82,8 @@ class RecipeReward:
     asks: Callable[[RewardSettings], tuple[str, ...]] = _asks_none
     roles: Callable[[RewardSettings], tuple[str, ...]] = _asks_none
     words: Callable[[RewardSettings], tuple[str, ...]] = _asks_none  # what those models are told
+    # In place of `score` where there is a conversation with tools: its calls and what they gave count too
+    of_trajectory: Callable[[Trajectory, Truth, RewardDeps], Scored | Excluded] | None = None
 
 
 def gold_lines(truth: Truth, decimals: int) -> str:
@@ -106,6 +109,10 @@ class Recipe:
     short: Prompt | None = None  # shorter words of ours for the same, where the settings ask for them; None: `direct`
     gold: Callable[[Truth, int], str] = gold_lines  # the true answer in the form of `direct`, with n decimals
     reasoned_gold: Callable[[Truth, int], str] | None = None  # with all that the reward reads; None: `gold`
+    # What is wrong with how a trajectory went; None: every call has to be well formed and answered
+    process_error: Callable[[Trajectory], tuple[str, ...]] | None = None
+    # A kept trajectory's messages with labels of its tools' results in its replies, which follow from the truth
+    labelled: Callable[[Trajectory, Truth], list[Message]] | None = None
     # What of a reply is geocoded to a point, the first that is found; None: the point that it names
     addresses_of: Callable[[str], tuple[str, ...]] | None = None
     reward: RecipeReward | None = None

@@ -7,6 +7,7 @@ from typing import Any
 
 from schemas.errors import GeofixError
 from schemas.settings.reward import RewardSettings
+from tasks.agent.environment import Trajectory
 from tasks.recipes.recipe import RECIPES, RecipeReward
 from tasks.reward.outcome import Excluded, Scored, Truth, truth_of
 from tasks.reward.services import RewardDeps, RewardServices
@@ -24,14 +25,19 @@ def score(
     truth: Truth,
     deps: RewardDeps | None = None,
     tool_outage: str | None = None,
+    trajectory: Trajectory | None = None,
 ) -> Scored | Excluded:
     """The reward of one answer under a recipe, or its exclusion when a tool or service failed it.
 
     `tool_outage` is what broke during the rollout itself, if anything did; an answer given without its tools says
-    nothing about the policy.
+    nothing about the policy. `trajectory` is the conversation that led to the answer, if there was one.
     """
     reward = _reward_of(recipe)
-    return Excluded(tool_outage) if tool_outage is not None else reward.score(answer_text, truth, deps or RewardDeps())
+    if tool_outage is not None:
+        return Excluded(tool_outage)
+    if trajectory is not None and trajectory.messages and reward.of_trajectory is not None:
+        return reward.of_trajectory(trajectory, truth, deps or RewardDeps())
+    return reward.score(answer_text, truth, deps or RewardDeps())
 
 
 @dataclass(frozen=True)
@@ -50,13 +56,15 @@ class Reward:
         texts: Sequence[str | None],
         rows: Sequence[Mapping[str, Any]],
         outages: Sequence[str | None] | None = None,
+        trajectories: Sequence[Trajectory | None] | None = None,
     ) -> list[Scored | Excluded]:
         """The outcomes of several answers, in order; services are asked for some of them at the same time."""
-        broken = list(outages) if outages is not None else [None] * len(texts)
-        cases = list(zip(texts, rows, broken, strict=True))
+        nothing = [None] * len(texts)
+        cases = list(zip(texts, rows, outages or nothing, trajectories or nothing, strict=True))
 
-        def score_case(case: tuple[str | None, Mapping[str, Any], str | None]) -> Scored | Excluded:
-            return score(self.recipe, case[0], truth_of(case[1]), self.deps, case[2])
+        def score_case(case: tuple[str | None, Mapping[str, Any], str | None, Trajectory | None]) -> Scored | Excluded:
+            text, row, outage, trajectory = case
+            return score(self.recipe, text, truth_of(row), self.deps, outage, trajectory)
 
         if self.concurrency == 1 or len(cases) < 2:
             return [score_case(case) for case in cases]

@@ -78,6 +78,32 @@ def advantages(
     return Advantages(values, used)
 
 
+def turn_advantages(
+    earned: Sequence[Sequence[float] | None],
+    groups: Sequence[Hashable],
+    estimator: Estimator = "grpo",
+    k: int = 4,
+) -> list[tuple[float, ...]]:
+    """The advantage of each reply of each rollout, of which `earned` says what it earned; None: an excluded rollout.
+
+    A reply is worth what is earned from it on, compared with what the group's others earned from the same reply on;
+    one that had ended by then counts with what its last reply earned. Where all is earned by the last replies, each
+    reply has its rollout's advantage.
+    """
+    returns = [None if one is None else np.cumsum(list(one)[::-1])[::-1] for one in earned]
+    longest = max((len(one) for one in returns if one is not None), default=1)
+    by_reply = [
+        advantages(
+            [math.nan if one is None else one[min(number, len(one) - 1)] for one in returns], groups, estimator, k
+        ).values
+        for number in range(longest)
+    ]
+    return [
+        tuple(float(by_reply[number][rollout]) for number in range(1 if one is None else len(one)))
+        for rollout, one in enumerate(returns)
+    ]
+
+
 def blocks_of_k(rewards: NDArray[np.float64], k: int) -> NDArray[np.float64]:
     """Pass@K-GRPO (Tang et al. 2025, the leave-one-out estimator): sets S are the group's blocks of k, in order.
 

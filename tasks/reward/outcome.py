@@ -58,6 +58,7 @@ class Scored:
     reason: str | None = None
     error_km: float | None = None
     parts: dict[str, float] = field(default_factory=dict)
+    turns: tuple[float, ...] = ()  # of the reward, what each reply earned; the rest is earned by the last
 
 
 @dataclass(frozen=True)

@@ -108,6 +108,7 @@ class Connections:
 
     geocoder: Connection
     search: Connection
+    image_search: Connection
     chat: ChatConnection
     stac: Connection
     maps: Connection
@@ -226,7 +227,7 @@ def connect(
         )
         for name, endpoint in services.providers().items()
     }
-    names = ("geocoder", "search", "stac", "maps", "tool_geocoder", "answer_geocoder", "world_maps")
+    names = ("geocoder", "search", "image_search", "stac", "maps", "tool_geocoder", "answer_geocoder", "world_maps")
     connections = Connections(
         chat=ChatConnection.of(chat, every),
         tools=services.tools,

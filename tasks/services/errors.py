@@ -199,3 +199,17 @@ def _leaves(group: BaseExceptionGroup[Any]) -> Iterable[BaseException]:
             yield from _leaves(error)
         else:
             yield error
+
+
+def invalid_google_key(service: str, response: HttpResponse) -> ServiceError | None:
+    """A key that Google does not take is a 400; every other status means what it says."""
+    if response.status != 400:
+        return None
+    try:
+        details = response.json()["error"].get("details") or ()
+        is_refused = any(detail.get("reason") == "API_KEY_INVALID" for detail in details)
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return None
+    return (
+        ServiceError(service, "auth", f"API_KEY_INVALID: {safe_url(response.url)}", status=400) if is_refused else None
+    )

@@ -17,7 +17,7 @@ from urllib.parse import quote
 from schemas.settings.services import MapsEndpoint
 from tasks.geo.distance import distance_km
 from tasks.geo.gcj02 import gcj02_to_wgs84, in_china, wgs84_to_gcj02
-from tasks.services.errors import HttpResponse, Kind, ServiceError, safe_url
+from tasks.services.errors import HttpResponse, Kind, ServiceError, invalid_google_key, safe_url
 from tasks.services.http import Expected, ServiceClient, key_header
 from tasks.services.transport import Connection
 
@@ -217,17 +217,7 @@ class GoogleMaps(ServiceClient):
         )
 
     def _classify(self, response: HttpResponse) -> ServiceError | None:
-        """A key that Google does not take is a 400; every other status means what it says."""
-        if response.status != 400:
-            return None
-        try:
-            details = response.json()["error"].get("details") or ()
-            is_refused = any(detail.get("reason") == "API_KEY_INVALID" for detail in details)
-        except (ValueError, KeyError, TypeError, AttributeError):
-            return None
-        if not is_refused:
-            return None
-        return ServiceError(self._http.service, "auth", f"API_KEY_INVALID: {safe_url(response.url)}", status=400)
+        return invalid_google_key(self._http.service, response)
 
     def _is_object(self, value: Any, response: HttpResponse) -> None:
         if not isinstance(value, dict):

@@ -112,7 +112,7 @@ def judge_trajectory(
     The recipe judges its answer; `max_error_km` is how near a point has to be. Further rules are those of `rules_of`;
     `readings` is what was read in each picture by another model (`tasks.agent.readings`), None where none was queried.
     """
-    reasons = _process_reasons(trajectory)
+    reasons = _process_reasons(trajectory, recipe.process_error)
     judged = recipe.judge(trajectory.final_text, truth, settings.max_error_km)
     reasons += [reason for reason in judged.reasons if reason not in reasons]
     evidence: list[str] = []
@@ -124,13 +124,16 @@ def judge_trajectory(
     return Verdict(tuple(reasons), judged.answer, judged.lat, judged.lon, judged.error_km, tuple(evidence))
 
 
-def _process_reasons(trajectory: Trajectory) -> list[str]:
-    """What is wrong with how it went."""
-    reasons = []
-    if any(not call.well_formed for call in trajectory.calls):
-        reasons.append("malformed_call")
-    if any(call.well_formed and not call.succeeded for call in trajectory.calls):
-        reasons.append("tool_failed")
+def _calls_error(trajectory: Trajectory) -> tuple[str, ...]:
+    """What is wrong with calls that all have to be well formed and answered."""
+    malformed = any(not call.well_formed for call in trajectory.calls)
+    failed = any(call.well_formed and not call.succeeded for call in trajectory.calls)
+    return (*(("malformed_call",) if malformed else ()), *(("tool_failed",) if failed else ()))
+
+
+def _process_reasons(trajectory: Trajectory, own: Callable[[Trajectory], tuple[str, ...]] | None) -> list[str]:
+    """What is wrong with how it went, its calls by the recipe's own rule where it has one."""
+    reasons = list((own or _calls_error)(trajectory))
     if trajectory.end_reason == CALL_BUDGET:
         reasons.append("too_many_calls")
     elif trajectory.end_reason != ANSWERED:

@@ -166,6 +166,8 @@ async def work(item: Row, context: WorkerContext) -> Outcome:
         writer, trajectory = await _try(item, recipe, picture, truth, number, context)
         verdict, read = await _judge(trajectory, recipe, truth, context)
         judged.append(verdict)
+        if verdict.kept and recipe.labelled is not None:
+            trajectory = replace(trajectory, messages=tuple(recipe.labelled(trajectory, truth)))
         rows.append(_row(item, recipe, writer, number, picture, trajectory, judged[-1]))
         files += derived_rows(rows[-1]["trajectory_id"], item["image_id"], trajectory.messages)
         usage += trajectory.usage + read

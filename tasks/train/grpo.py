@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,7 +15,7 @@ import torch
 
 from schemas.errors import GeofixError
 from schemas.settings.train import GrpoSettings, TrainSettings
-from tasks.reward.advantage import advantages
+from tasks.reward.advantage import advantages, turn_advantages
 from tasks.train.checkpoints import Progress
 from tasks.train.encoding import CACHE_BYTES, Ahead
 from tasks.train.fast.layout import sent
@@ -40,6 +41,7 @@ class RolloutStats(NamedTuple):
     tool_calls: int
     tool_misses: int
     tool_errors: int
+    tool_near: int = 0
 
 
 @dataclass
@@ -50,7 +52,7 @@ class RolloutSample:
     episode: Episode
     judged: Judged
     group: int  # of its generation
-    advantage: float = 0.0
+    advantages: tuple[float, ...] = (0.0,)  # of each reply, or one for all of them
     old: torch.Tensor | None = None
     reference: torch.Tensor | None = None
 
@@ -63,10 +65,16 @@ class RolloutSample:
         return sum(self.completion.is_policy)
 
     @property
+    def replies(self) -> list[int]:
+        """Tokens of each reply: between two of them stands what tools answered."""
+        return [sum(run) for is_policy, run in itertools.groupby(self.completion.is_policy) if is_policy]
+
+    @property
     def stats(self) -> RolloutStats:
         episode = self.episode
         calls = episode.tool_calls, episode.tool_misses, episode.tool_errors
-        return RolloutStats(self.group, self.judged, self.tokens, episode.is_finished, *calls)
+        near = sum(call.likeness < 1 for call in episode.calls)
+        return RolloutStats(self.group, self.judged, self.tokens, episode.is_finished, *calls, near)
 
 
 class Reference:
@@ -157,7 +165,7 @@ class Grpo:
     def gradients(self, step: int, progress: Progress) -> Pending:
         generation, place = divmod(step, self.steps_per_generation)
         if generation != self._generation:
-            self._generate(self.prompts(generation, progress))
+            self._generate(self.prompts(generation, progress), step / max(1, self.steps - 1))
             self._generation = generation
         wanted = range(place * self.per_step, (place + 1) * self.per_step)
         mine = [sample for sample in self._drawn if sample.group in wanted]
@@ -180,8 +188,8 @@ class Grpo:
                 continue
             old = new.detach() if some[0].old is None else self._joined([sample.old for sample in some])
             reference = None if some[0].reference is None else self._joined([sample.reference for sample in some])
-            advantages = self._spread(some, [sample.advantage for sample in some])
-            shares = self._spread(some, [weight_of[id(sample)] for sample in some])
+            advantages = self._spread(some, [sample.advantages for sample in some])
+            shares = self._spread(some, [(weight_of[id(sample)],) for sample in some])
             objective_terms = objective(new, old, reference, advantages, shares, self.grpo.clip, self.grpo.kl)
             objective_terms.loss.backward()
             # The first step's weights are those that drew: what differs is how engine and trainer compute.
@@ -213,7 +221,8 @@ class Grpo:
         }
 
     @torch.no_grad()
-    def _generate(self, chosen: list[int]) -> None:
+    def _generate(self, chosen: list[int], done: float) -> None:
+        """Draw and judge the rollouts of these samples; `done` is the share of the steps before them."""
         self.fast.model.eval()
         mine = self.ranks.part(chosen)
         prompts = next(self._ahead.batches([mine], ahead=0))
@@ -224,15 +233,20 @@ class Grpo:
         self._rollout_seconds = time.monotonic() - began
         drawn = []
         judged = self.scorer([(episode, row) for group, row in zip(groups, rows, strict=True) for episode in group])
+        if self.grpo.tau_km is not None:
+            judged = [by_distance(one, tau_at(self.grpo.tau_km, done)) for one in judged]
         worth = iter(judged)
         numbers = self.ranks.part(range(len(chosen)))
         for number, prompt, group in zip(numbers, prompts, groups, strict=True):
             drawn += [RolloutSample(prompt, episode, next(worth), number) for episode in group]
-        rewards = np.array([math.nan if sample.judged.reward is None else sample.judged.reward for sample in drawn])
-        groups_drawn = [sample.group for sample in drawn]
-        worths = advantages(rewards, groups_drawn, self.grpo.advantage, self.grpo.advantage_k).values
-        for sample, advantage in zip(drawn, worths, strict=True):
-            sample.advantage = float(advantage)
+        of_groups = [sample.group for sample in drawn], self.grpo.advantage, self.grpo.advantage_k
+        if self.grpo.credit == "turn":
+            by_reply = turn_advantages([sample.judged.earned(len(sample.replies)) for sample in drawn], *of_groups)
+        else:
+            rewards = [math.nan if sample.judged.reward is None else sample.judged.reward for sample in drawn]
+            by_reply = [(float(worth),) for worth in advantages(rewards, *of_groups).values]
+        for sample, worths in zip(drawn, by_reply, strict=True):
+            sample.advantages = worths
         self._drawn = drawn
         stats = self.ranks.of_all([sample.stats for sample in drawn])
         refuse_outage(stats)
@@ -303,10 +317,12 @@ class Grpo:
     def _joined(self, parts: Sequence[torch.Tensor | None]) -> torch.Tensor:
         return torch.cat([part for part in parts if part is not None])
 
-    def _spread(self, some: Sequence[RolloutSample], values: Sequence[float]) -> torch.Tensor:
-        """A value of each rollout, for each of its tokens."""
-        counts = torch.tensor([sample.tokens for sample in some])
-        return sent(torch.repeat_interleave(torch.tensor(values, dtype=torch.float32), counts), self.fast.device)
+    def _spread(self, some: Sequence[RolloutSample], values: Sequence[Sequence[float]]) -> torch.Tensor:
+        """For each token the value of its rollout, or of its reply where a rollout has several."""
+        runs = [one.replies if len(own) > 1 else [one.tokens] for one, own in zip(some, values, strict=True)]
+        counts = torch.tensor([count for run in runs for count in run])
+        whole = torch.tensor([value for own in values for value in own], dtype=torch.float32)
+        return sent(torch.repeat_interleave(whole, counts), self.fast.device)
 
 
 def groups_of(some: Sequence[RolloutSample]) -> list[Group]:
@@ -320,6 +336,20 @@ def groups_of(some: Sequence[RolloutSample]) -> list[Group]:
             groups.append(Group(sample.prompt, (sample.completion,)))
         last = sample.group
     return groups
+
+
+def tau_at(tau_km: tuple[float, float], done: float) -> float:
+    """tau after this share of the steps: it falls by the same factor with each."""
+    first, last = tau_km
+    return float(first * (last / first) ** done)
+
+
+def by_distance(judged: Judged, tau_km: float) -> Judged:
+    """The judgement with exp(-d / tau) as its reward, 0 for an answer without a distance."""
+    if judged.reward is None:
+        return judged
+    reward = 0.0 if judged.error_km is None else math.exp(-judged.error_km / tau_km)
+    return replace(judged, reward=reward, parts={"tau_km": tau_km}, turns=())
 
 
 def has_converged(validations: Sequence[dict[str, float]], grpo: GrpoSettings) -> bool:
@@ -363,6 +393,7 @@ def figures_of(drawn: Sequence[RolloutStats]) -> Figures:
     }
     if calls := sum(stats.tool_calls for stats in drawn):
         figures["tool_misses"] = sum(stats.tool_misses for stats in drawn) / calls  # with recorded tools
+        figures["tool_near"] = sum(stats.tool_near for stats in drawn) / calls  # answered by the nearest question
         figures["tool_error_rate"] = sum(stats.tool_errors for stats in drawn) / calls  # GeoVista, figure 7
     for name in sorted({name for stats in used for name in stats.judged.parts}):
         figures[f"reward/{name}"] = float(np.mean([stats.judged.parts.get(name, 0.0) for stats in used]))

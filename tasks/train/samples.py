@@ -125,7 +125,10 @@ def _grpo_pictures(inputs: Inputs, settings: TrainSettings, known: dict[str, Row
     """The pictures of GRPO: learnable ones, as many at random (SpotAgent Table 4), or all; `max_pictures` of them."""
     grpo = settings.grpo
     every: list[Row] = [{"image_id": image_id} for image_id in known]
-    pictures = every if grpo.pictures == "all" else _learnable(inputs, settings)
+    if grpo.pictures == "by_teacher":
+        pictures = _by_teacher(inputs, settings)
+    else:
+        pictures = every if grpo.pictures == "all" else _learnable(inputs, settings)
 
     def drawn(rows: list[Row], count: int) -> list[Row]:
         """Some of the rows, by the pictures' bytes and the seed; a larger count holds those of a smaller one."""
@@ -139,6 +142,21 @@ def _grpo_pictures(inputs: Inputs, settings: TrainSettings, known: dict[str, Row
     if grpo.pictures == "random":
         pictures = drawn(every, len(pictures))
     return pictures if grpo.max_pictures is None else drawn(pictures, grpo.max_pictures)
+
+
+def _by_teacher(inputs: Inputs, settings: TrainSettings) -> list[Row]:
+    """Pictures that the recipe's trajectories tried, by the nearest answer: phase 1 easy, 2 medium, 3 hard."""
+    easy_km, medium_km = settings.grpo.teacher_km
+    error = pl.col("error_km")
+    return (
+        inputs.frame("trajectories")
+        .filter(pl.col("recipe") == settings.recipe)
+        .group_by("image_id")
+        .agg(error.min())
+        .select("image_id", phase=pl.when(error <= easy_km).then(1).when(error <= medium_km).then(2).otherwise(3))
+        .sort("phase", "image_id")
+        .to_dicts()
+    )
 
 
 def _learnable(inputs: Inputs, settings: TrainSettings) -> list[Row]:
@@ -164,9 +182,10 @@ def identity(settings: TrainSettings) -> Any:
     """Of the settings, what decides the samples."""
     grpo = settings.grpo
     is_drawn = grpo.pictures == "random" or grpo.max_pictures is not None
+    by_error = [list(grpo.teacher_km)] if grpo.pictures == "by_teacher" else []
     return {
         "recipe": settings.recipe,
-        "grpo": [grpo.pictures, grpo.max_pictures, grpo.max_turns, settings.seed if is_drawn else None],
+        "grpo": [grpo.pictures, grpo.max_pictures, grpo.max_turns, settings.seed if is_drawn else None, *by_error],
         "prompt": settings.prompt,
         "answer_decimals": settings.answer_decimals,
         "pixels": [settings.image_min_pixels, settings.image_max_pixels],

@@ -31,7 +31,7 @@ from tasks.agent.prompt import Prompt
 from tasks.agent.render import chat_template
 from tasks.agent.toolbox import RESULT_CHARS
 from tasks.lake import Lake
-from tasks.recipes.recipe import rollout_prompt
+from tasks.recipes.recipe import RECIPES, rollout_prompt
 from tasks.recipes.rewards import rewarded_recipes
 from tasks.reward.outcome import TRUTH_COLUMNS
 from tasks.runtime.snapshots import Snapshot
@@ -71,6 +71,8 @@ def write_verl_folder(lake: Lake, config: Config, out: Path, model: str, snapsho
         raise InputError(
             "train.grpo.reward.grounding looks at conversations, which verl's hook is not given: set it to 0"
         )
+    if settings.grpo.max_turns and getattr(RECIPES[settings.recipe].reward, "of_trajectory", None) is not None:
+        raise InputError("the recipe's reward looks at conversations: set train.grpo.max_turns to 0 for verl")
     if out.exists():
         raise InputError(f"--out: '{out}' is there already; name a new folder")
     samples, _ = compute(open_inputs(STAGE, lake, snapshot), settings)
@@ -239,6 +241,8 @@ def launch_configuration(
         raise InputError(f"train.grpo.schedule={grpo.schedule}: verl knows {' and '.join(SCHEDULES)}")
     if grpo.advantage != "grpo":
         raise InputError(f"train.grpo.advantage={grpo.advantage}: the folder for verl knows grpo alone")
+    if grpo.credit != "end" or grpo.tau_km is not None:
+        raise InputError("train.grpo.credit=turn and train.grpo.tau_km are not in the folder for verl: leave them out")
     multi_turn: dict[str, Any] = {"enable": has_tools, "format": "hermes"}
     if has_tools:
         multi_turn |= {

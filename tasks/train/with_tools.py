@@ -90,7 +90,7 @@ class Rollout:
             self.outage or environment.trajectory().outage or None,
             sum(call.error == NOT_RECORDED for call in environment.calls), self.log_probs,
             sum(not call.executed and call.error != NOT_RECORDED for call in environment.calls),
-            tuple(environment.messages),
+            tuple(environment.messages), tuple(environment.calls),
         )  # fmt: skip
 
 
@@ -297,7 +297,7 @@ def environment_maker(
         )
     if connections is None:
         raise GeofixError("tools in training ask services: run it through `geofix train`")
-    for service in tool_services(prompt.tools) if connections.tools.mode != "frozen" else ():
+    for service in tool_services(prompt.tools) if connections.tools.recording is None else ():
         connection = getattr(connections, service)
         if connection.endpoint.key_env and connection.key is None:
             raise GeofixError(

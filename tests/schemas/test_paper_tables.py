@@ -15,7 +15,7 @@ TABLES = [(name, table) for name in NAMES for table in load_paper(name).tables]
 RUN = [(name, table) for name, table in TABLES if table.cannot is None]
 
 
-def test_all_five_papers_are_there_with_every_table_and_figure() -> None:
+def test_all_papers_are_there_with_every_table_and_figure() -> None:
     counts = {
         name: tuple(
             len({t.number.split("-")[0] for t in load_paper(name).tables if t.kind == k}) for k in ("table", "figure")
@@ -28,6 +28,7 @@ def test_all_five_papers_are_there_with_every_table_and_figure() -> None:
         "geoagent": (6, 14),
         "thinking-with-map": (9, 6),
         "smilegeo": (6, 6),
+        "reverse": (2, 0),  # of ours: its paper's were not at hand
     }
     assert sum(is_recipe(name) for name, _ in RUN) >= 20
 

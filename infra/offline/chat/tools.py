@@ -11,7 +11,10 @@ TIPS, KEYWORD, DETAIL, MAP, SATELLITE = "tips", "keyword", "detail", "map", "sat
 KNOWN = {
     "image_zoom_in_tool": (ZOOM, "bbox_2d"),
     "image_zoom_tool": (ZOOM, "bbox_2d"),
+    "image_zoom": (ZOOM, "bbox_2d"),
     "search_web": (SEARCH, "query"),
+    "text_search": (SEARCH, "query"),
+    "image_search": (SEARCH, "query"),
     "maps_geocode": (GEOCODE, "address"),
     "poi_input_tips": (TIPS, "text"),
     "poi_keyword_search": (KEYWORD, "keyword"),

@@ -9,6 +9,7 @@ from schemas.messages import Message
 from schemas.settings.reward import RewardSettings
 from tasks.agent.environment import Trajectory
 from tasks.agent.grounding import ground
+from tasks.agent.toolbox import CallRecord
 from tasks.recipes.rewards import reward_for
 from tasks.reward.outcome import Excluded, truth_of
 from tasks.services import Connections
@@ -36,6 +37,11 @@ class Episode:
     log_probs: Sequence[float] | None = None  # of the policy's tokens, as the engine drew them; nan: unknown
     tool_errors: int = 0  # calls that were not valid, parseable and executable
     messages: tuple[Message, ...] = ()  # of a rollout with tools: what was said and what they gave
+    calls: tuple[CallRecord, ...] = ()
+
+    @property
+    def trajectory(self) -> Trajectory:
+        return Trajectory(self.messages, calls=self.calls, final_text=self.answer)
 
 
 @dataclass(frozen=True)
@@ -46,6 +52,15 @@ class Judged:
     reason: str | None = None  # why the answer could not be read, or which outage excluded it
     parts: Mapping[str, float] = field(default_factory=dict)
     error_km: float | None = None  # of the answer from the truth, where the reward measures it
+    turns: tuple[float, ...] = ()  # of the reward, what each reply earned; the rest is earned by the last
+
+    def earned(self, replies: int) -> list[float] | None:
+        """What each of so many replies earned; None: the rollout is excluded."""
+        if self.reward is None:
+            return None
+        paid = [*self.turns[:replies], *[0.0] * (replies - len(self.turns))]
+        paid[-1] += self.reward - sum(paid)
+        return paid
 
 
 # Rollouts with the sample each belongs to -> what each is worth.
@@ -178,8 +193,7 @@ def _with_process(judged: Judged, episode: Episode, truth: Mapping[str, Any], we
     """The reward with the process term, where it is on and the rollout has a conversation to look at."""
     if not weight or judged.reward is None or not episode.messages:
         return judged
-    trajectory = Trajectory(episode.messages, final_text=episode.answer)
-    term = weight * ground(trajectory, truth_of(truth)).process_reward
+    term = weight * ground(episode.trajectory, truth_of(truth)).process_reward
     return replace(judged, reward=judged.reward + term, parts={**judged.parts, "grounding": term})
 
 
@@ -192,12 +206,13 @@ def recipe_scorer(
 
     def scorer(pairs: Sequence[tuple[Episode, Mapping[str, Any]]]) -> list[Judged]:
         episodes, rows = [episode for episode, _ in pairs], [row for _, row in pairs]
-        scores = reward.many([episode.answer for episode in episodes], rows, [episode.outage for episode in episodes])
+        outages, spoken = [episode.outage for episode in episodes], [episode.trajectory for episode in episodes]
+        scores = reward.many([episode.answer for episode in episodes], rows, outages, spoken)
         return [
             Judged(None, scored.reason)
             if isinstance(scored, Excluded)
             else _with_process(
-                Judged(scored.reward, scored.reason, scored.parts, scored.error_km), episode, row, weight
+                Judged(scored.reward, scored.reason, scored.parts, scored.error_km, scored.turns), episode, row, weight
             )
             for scored, episode, row in zip(scores, episodes, rows, strict=True)
         ]

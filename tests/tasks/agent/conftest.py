@@ -63,6 +63,9 @@ class Web:
             raise self.error
         return self.results
 
+    async def look_alikes(self, jpeg: bytes, max_results: int = 10) -> list[SearchResult]:
+        return await self.search("", max_results)
+
 
 @dataclass
 class Maps:

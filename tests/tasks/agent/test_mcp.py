@@ -46,13 +46,16 @@ def charts():
 
 @pytest.fixture
 def server(studio, charts):
-    toolbox = Toolbox(ToolContext(search=studio.web, geocoder=studio.maps, maps=charts))
+    toolbox = Toolbox(ToolContext(search=studio.web, image_search=studio.web, geocoder=studio.maps, maps=charts))
     return build_server(toolbox, studio.picture, tuple(TOOLS), "1")
 
 
 CALLS = {
     "image_zoom_in_tool": {"bbox_2d": [0, 0, 300, 300]},
     "image_zoom_tool": {"bbox_2d": [0, 0, 300, 300]},
+    "image_zoom": {"bbox_2d": [0, 0, 300, 300]},
+    "image_search": {"bbox_2d": [0, 0, 300, 300]},
+    "text_search": {"queries": ["x", "y"]},
     "search_web": {"query": "x"},
     "maps_geocode": {"address": "Paris"},
     "poi_input_tips": {"text": "Gast"},

@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 from tasks.agent.toolbox import tool_schemas
 from tasks.agent.tools import TOOLS
 from tasks.agent.toolspec import BadArguments, json_type, tool_spec
+from tasks.recipes.recipe import RECIPES
+from tasks.recipes.reverse import TOOLS as REVERSE
 from tasks.recipes.spotagent import TOOLS as SPOTAGENT
 from tasks.recipes.thinking_with_map import TOOLS as THINKING_WITH_MAP
 
@@ -25,8 +27,18 @@ def test_the_tools_of_the_papers_with_their_parameters():
         "poi_detail_query": ["id"],
         "static_map_query": ["center", "zoom"],
         "satellite_map_query": ["center", "zoom"],
+        "image_zoom": ["bbox_2d"],
+        "image_search": ["bbox_2d"],
+        "text_search": ["queries"],
     }
-    assert {*SPOTAGENT, *THINKING_WITH_MAP} == set(TOOLS)
+    assert {*SPOTAGENT, *THINKING_WITH_MAP, *REVERSE} == set(TOOLS)
+
+
+def test_no_recipe_has_boxes_in_pixels_and_in_thousandths():
+    """Stored boxes in pixels move with the size of a picture, and those in thousandths do not."""
+    for recipe in RECIPES.values():
+        boxes = {TOOLS[name].thousandths for name in recipe.prompt.tools if "bbox_2d" in TOOLS[name].parameters}
+        assert len(boxes) <= 1, recipe.name
 
 
 @pytest.mark.parametrize("name", TOOLS)

@@ -98,6 +98,7 @@ def configuration(recipe: str, url: str, **changes: dict[str, Any]) -> Config:
         "mapillary": "mapillary",
         "geocoder": "nominatim",
         "search": "tavily",
+        "image_search": "vision",
         "maps": "maps",
         "world_maps": "places",
         "chat": "openai/v1",
@@ -208,6 +209,16 @@ def test_no_other_room_names_a_recipe() -> None:
     assert found == []
 
 
+def test_no_other_room_names_the_newest_recipe() -> None:
+    """Its name is a word too: as a text of its own, or as a module, it would be the recipe."""
+    for folder in ("tasks", "flows", "schemas"):
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            if not path.is_relative_to(ROOT / "tasks/recipes/reverse"):
+                nodes = list(ast.walk(ast.parse(path.read_text())))
+                assert not any(isinstance(node, ast.Constant) and node.value == "reverse" for node in nodes), path
+                assert "recipes.reverse" not in path.read_text(), path
+
+
 def test_a_name_would_be_found() -> None:
     assert NAMES.findall('recipe == "geovista"') and NAMES.findall("THINKING_WITH_MAP = 1")
     assert not NAMES.findall("GeoVista eq. 4")
@@ -220,12 +231,14 @@ STEPS = {
     "train.cold_start train.grpo",
     "geovista": "synthesize train.samples train.sft train.cold_start train.grpo",
     "geoagent": "synthesize train.samples train.sft train.cold_start train.grpo",
+    "reverse": "synthesize train.samples train.sft train.cold_start train.grpo",
     "thinking-with-map": "train.samples train.sft train.cold_start train.grpo",  # no cold start, so no trajectories
 }
 MODELS = {
     "spotagent": ["sft", "cold_start", "grpo"],
     "geovista": ["cold_start", "grpo"],
     "geoagent": ["cold_start", "grpo"],
+    "reverse": ["sft", "cold_start", "grpo"],
     "thinking-with-map": ["grpo"],
 }
 # Photos of which every recipe keeps a trajectory, and two that are called scenes.

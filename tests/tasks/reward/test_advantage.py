@@ -2,13 +2,14 @@ import itertools
 import statistics
 import subprocess
 import sys
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.reward.advantage import advantages, group_advantages
+from tasks.reward.advantage import advantages, group_advantages, turn_advantages
 
 
 def by_the_formula(rewards: list[float], groups: list[str]) -> list[float]:
@@ -110,3 +111,50 @@ def test_pass_at_k_pays_what_a_rollout_adds_to_the_best_of_its_block() -> None:
     assert advantages([0.2, np.nan, 1.0], ["a"] * 3, "pass_at_k", 2).values == pytest.approx([0, 0, 0.8])
     with_grpo = advantages([0.0, 1.0], ["a"] * 2).values
     np.testing.assert_array_equal(with_grpo, group_advantages([0.0, 1.0], ["a"] * 2).values)
+
+
+def random_rollouts(rng: np.random.Generator, size: int, at_the_end: bool) -> list[list[float] | None]:
+    """What each reply of each rollout earned; one in eight is excluded."""
+    rollouts: list[list[float] | None] = []
+    for _ in range(size):
+        earned = rng.random(rng.integers(1, 6)).tolist()
+        if at_the_end:
+            earned[:-1] = [0.0] * (len(earned) - 1)
+        rollouts.append(None if rng.random() < 0.125 else earned)
+    return rollouts
+
+
+def test_a_reply_is_worth_what_is_earned_from_it_on() -> None:
+    """Against a loop written out: for each reply the group's returns from there on, of those that ended their last."""
+    rng = np.random.default_rng(1)
+    for _ in range(300):
+        groups = [f"image-{n}" for n in range(3) for _ in range(4)]
+        earned = random_rollouts(rng, 12, at_the_end=False)
+        ours = turn_advantages(earned, groups)
+        for rollout, mine in enumerate(earned):
+            if mine is None:
+                assert ours[rollout] == (0.0,)
+                continue
+            assert len(ours[rollout]) == len(mine)
+            for reply in range(len(mine)):
+                returns = []
+                for other, theirs in enumerate(earned):
+                    if groups[other] == groups[rollout] and theirs is not None:
+                        returns.append(sum(theirs[reply:]) if reply < len(theirs) else theirs[-1])
+                mean, deviation = (
+                    (0.0, 1.0) if len(returns) == 1 else (statistics.fmean(returns), statistics.stdev(returns))
+                )
+                expected = (sum(mine[reply:]) - mean) / (deviation + 1e-6)
+                assert ours[rollout][reply] == pytest.approx(expected, abs=1e-9)
+
+
+@pytest.mark.parametrize("estimator", ["grpo", "pass_at_k", "pkpo"])
+def test_what_is_paid_at_the_end_is_worth_as_much_at_every_reply(estimator: Any) -> None:
+    rng = np.random.default_rng(2)
+    for _ in range(100):
+        groups = ["a"] * 4 + ["b"] * 8
+        earned = random_rollouts(rng, 12, at_the_end=True)
+        rewards = [np.nan if one is None else one[-1] for one in earned]
+        whole = advantages(rewards, groups, estimator, 2).values
+        by_reply = turn_advantages(earned, groups, estimator, 2)
+        assert [set(one) for one in by_reply] == [{float(worth)} for worth in whole], "bit by bit"

@@ -354,7 +354,7 @@ def test_the_gold_answer_is_the_maximum(recipe: str, other: str) -> None:
     rival = score(recipe, f"<answer>{other}</answer>", PARIS, deps)
     assert isinstance(best, Scored) and isinstance(rival, Scored)
     assert best.reward >= rival.reward - 1e-12
-    assert best.reward >= {"geovista": 4, "geoagent": 2.5}.get(recipe, 1)
+    assert best.reward >= {"geovista": 4, "geoagent": 2.5, "reverse": 0.6}.get(recipe, 1)
 
 
 def broken(*_: object) -> None:
@@ -377,7 +377,7 @@ def test_an_outage_excludes_and_never_scores_zero() -> None:
 
 
 def test_wrong_use_is_said() -> None:
-    with pytest.raises(GeofixError, match=r"smilegeo.*geoagent, geovista, spotagent, spotmini, thinking-with-map"):
+    with pytest.raises(GeofixError, match=r"smilegeo.*geoagent, geovista, reverse, spotagent, spotmini"):
         score("smilegeo", "", PARIS)
     with pytest.raises(ValueError, match="geocode and an embed"):
         score("geoagent", "", PARIS)

@@ -18,6 +18,7 @@ from schemas.settings.services import ServicesSettings, ToolsSettings
 from schemas.settings.train import GrpoSettings
 from tasks.agent.recording import Recording, Written, write_recording
 from tasks.agent.service_tools import asked_services
+from tasks.agent.tools import ToolMistake, ToolOutput
 from tasks.lake import Commit, Lake
 from tasks.runtime.runner import Kept
 from tasks.runtime.stage import open_inputs
@@ -190,6 +191,80 @@ def test_recorded_tools_make_the_same_model_bit_by_bit_and_ask_nobody(
     assert asked[0] == asked[1] == asked[2], "no request once it is recorded"
 
 
+def test_the_nearest_recorded_answers_make_the_same_model_bit_by_bit_and_are_counted(
+    tmp_path: Path, server: ToolServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Questions in other words than were recorded: some are near, one is as it was, one like none."""
+
+    def recorded(number: int, turn: int) -> Sequence[Call]:
+        return [search(f"wait 0 street {number} of the old town")] if turn == 1 else []
+
+    def asked(number: int, turn: int) -> Sequence[Call]:
+        words = {0: "wait 0 street 0 of the old town", 1: "Street 1, old town", 2: "the OLD town street 2", 3: "zebra"}
+        return [search(words[number])] if turn == 1 else []
+
+    live, log, recording = services(server), CallLog(CallStore(tmp_path / FILE)), tmp_path / "tools.sqlite"
+    whom = live.sharing(ProcessRateBudget(), log)
+    trained(
+        tmp_path / "record",
+        server,
+        recorded,
+        monkeypatch,
+        connections=replace(whom, tools=ToolsSettings(mode="record")),
+    )
+    assert write_recording(tmp_path, asked_services(live), recording).answers == 4
+    weights, figures, before = [], [], len(server.asked)
+    for name in ("nearest", "again"):
+        tools = ToolsSettings(mode="nearest", recording=str(recording), nearest_words=0.3)
+        _, outcome = trained(tmp_path / name, server, asked, monkeypatch, connections=replace(whom, tools=tools))
+        assert isinstance(outcome, Kept)
+        [step] = [json.loads(row["figures_json"]) for row in outcome.rows["training_steps"] if row["kind"] == "step"]
+        [model] = outcome.rows["models"]
+        weights.append((tmp_path / name / model["checkpoint"] / "model.safetensors").read_bytes())
+        figures.append({key: value for key, value in step.items() if not key.endswith("_s")})
+    assert weights[0] == weights[1] and figures[0] == figures[1]
+    assert (figures[0]["tool_near"], figures[0]["tool_misses"]) == (0.5, 0.25), "the fourth call was exact"
+    assert len(server.asked) == before, "no request"
+
+
+async def test_the_nearest_answer_is_that_of_the_most_like_question(tmp_path: Path) -> None:
+    store = ResponseStore(tmp_path / FILE)
+    questions: list[tuple[str, dict[str, Any], int]] = [
+        ("image_search", {"bbox_2d": [0, 0, 100, 100], "picture": "a"}, 5),
+        ("image_search", {"bbox_2d": [0, 0, 100, 80], "picture": "a"}, 5),
+        ("text_search", {"queries": ["old mill", "bakery"]}, 5),
+        ("text_search", {"queries": ["old mill"]}, 5),
+    ]
+    for number, asked in enumerate(questions):
+        value = pack({"value": {"n": number}, "is_picture": False, "services": "s", "asked": list(asked)})
+        store.apply([Keep("tool", digest_key("s", *asked), value, 1.0)])
+    write_recording(tmp_path, "other", tmp_path / "tools.sqlite", "s")
+    near = Recording(tmp_path / "tools.sqlite", (0.7, 0.0))
+
+    async def nobody() -> ToolOutput:
+        raise AssertionError("no service is asked")
+
+    async def answered(*question: Any) -> tuple[Any, float]:
+        output = await near.ask_once(question, nobody)
+        return output.value["n"], round(output.likeness, 3)
+
+    assert await answered(*questions[1]) == (1, 1.0)
+    assert await answered("image_search", {"bbox_2d": [0, 0, 100, 85], "picture": "a"}, 5) == (1, 0.941)
+    assert await answered("image_search", {"bbox_2d": [0, 0, 100, 95], "picture": "a"}, 9) == (0, 0.95)
+    assert await answered("text_search", {"queries": ["bakery by the old mill"]}, 5) == (2, 0.6)
+    for question in (
+        ("image_search", {"bbox_2d": [0, 0, 50, 50], "picture": "a"}, 5),
+        ("image_search", {"bbox_2d": [0, 0, 100, 100], "picture": "b"}, 5),
+        ("text_search", {"queries": ["zebra"]}, 5),
+        ("search_web", {"query": "old mill"}, 5),
+    ):
+        with pytest.raises(ToolMistake, match="nothing is recorded"):
+            await near.ask_once(question, nobody)
+    assert (near.found, near.near, near.misses) == (1, 3, 4)
+    with pytest.raises(ToolMistake):
+        await Recording(tmp_path / "tools.sqlite").ask_once(("text_search", {"queries": ["mill"]}, 5), nobody)
+
+
 def test_tools_are_recorded_also_where_no_model_is_asked(
     tmp_path: Path, server: ToolServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -228,7 +303,7 @@ def test_a_recording_that_cannot_be_used_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "other.sqlite").write_bytes(b"something else, and long enough to be read as a file of tables" * 9)
     with pytest.raises(InputError, match="is no recording of tools"):
         Recording(tmp_path / "other.sqlite")
-    with pytest.raises(ValidationError, match="name the file of recorded answers with mode frozen"):
+    with pytest.raises(ValidationError, match="name the file of recorded answers with mode frozen or nearest"):
         ToolsSettings(mode="frozen")
 
 

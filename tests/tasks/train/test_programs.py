@@ -19,7 +19,7 @@ from tasks.train.fast.adapters import add_adapters, merged_state
 from tasks.train.fast.families import fast_model
 from tasks.train.fast.flops import peak_flops, step_flops
 from tasks.train.fast.grouped import pack_groups
-from tasks.train.grpo import Grpo, Reference, RolloutStats, figures_of, has_converged
+from tasks.train.grpo import Grpo, Reference, RolloutStats, by_distance, figures_of, has_converged, tau_at
 from tasks.train.loop import Loop, prepare_model
 from tasks.train.rollouts.source import Episode, Judged
 from tasks.train.schedule import rate_share
@@ -327,9 +327,61 @@ def test_the_named_advantage_is_what_grpo_trains_with(advantage: Any, build_tiny
     for group in REWARDS:
         known = iter(weigh(np.array([one for one in group if one is not None]), 2))
         expected += [0.0 if one is None else float(next(known)) for one in group]
-    assert [one.advantage for one in program._drawn] == pytest.approx(expected)
+    assert [one.advantages for one in program._drawn] == [pytest.approx((worth,)) for worth in expected]
     with pytest.raises(ValidationError, match="multiple of advantage_k"):
         GrpoSettings(group_size=4, advantage="pkpo", advantage_k=3)
+
+
+@pytest.mark.parametrize("turns", [(), (0.4, 0.1), (-0.25,)])
+def test_a_reply_learns_from_what_is_earned_from_it_on(turns: Any, build_tiny: Build, make_sample: Make) -> None:
+    """With `credit: turn` a token has its reply's advantage; where all is paid at the end, nothing changes."""
+
+    def paid(pairs: Sequence[tuple[Episode, Mapping[str, Any]]]) -> list[Judged]:
+        return [replace(one, turns=turns if one.reward is not None else ()) for one in fixed_scorer(pairs)]
+
+    found = {}
+    for credit in ("end", "turn"):
+        grpo = GrpoSettings(
+            group_size=4, prompts_per_generation=4, prompts_per_step=4, kl=0.0, max_steps=1, credit=credit,
+        )  # fmt: skip
+        model = build_tiny(3)
+        prompts = [make_sample(20 + n, grids) for n, grids in enumerate(GRIDS[:4])]
+        rows = [{"number": n, "phase": None} for n in range(4)]
+        drawn = Fixed(fixed_episodes(4, 4))
+        settings = TrainSettings(grpo=grpo, loader_threads=0)
+        program = Grpo(fast_model(model), prompts.__getitem__, rows, settings, drawn, paid, None)
+        program.gradients(0, Progress())
+        found[credit] = program, [p.grad.clone() for p in model.parameters() if p.grad is not None]
+    (_, first), (program, gradients) = found["end"], found["turn"]
+    if not turns:
+        assert all(torch.equal(one, other) for one, other in zip(first, gradients, strict=True))
+    for group, rewards in enumerate(REWARDS):
+        mine = [sample for sample in program._drawn if sample.group == group]
+        assert [len(sample.replies) for sample in mine] == [1, 2, 1, 1], "the second called a tool"
+        used = [reward for reward in rewards if reward is not None]
+        for sample, reward in zip(mine, rewards, strict=True):
+            spread = program._spread([sample], [sample.advantages]).tolist()
+            assert len(spread) == sample.tokens
+            if reward is None:
+                assert set(spread) == {0.0}
+                continue
+            whole = (reward - np.mean(used)) / (np.std(used, ddof=1) + 1e-6)
+            assert spread[0] == pytest.approx(whole, abs=1e-5), "from the first reply on all is still to be earned"
+            if len(sample.replies) == 2:
+                later = [one if n != 1 else one - sum(turns[:1]) for n, one in enumerate(rewards) if one is not None]
+                worth = (reward - sum(turns[:1]) - np.mean(later)) / (np.std(later, ddof=1) + 1e-6)
+                assert spread[sample.replies[0] :] == pytest.approx([worth] * sample.replies[1], abs=1e-5)
+
+
+def test_tau_falls_over_the_steps_and_pays_by_distance_alone() -> None:
+    assert [tau_at((2000.0, 25.0), share) for share in (0.0, 1.0)] == pytest.approx([2000, 25])
+    assert tau_at((2000.0, 20.0), 0.5) == pytest.approx(200), "by the same factor with each step"
+    known = by_distance(Judged(4.0, None, {"x": 1.0}, 25.0, (0.5,)), 25.0)
+    assert (known.reward, known.turns) == (pytest.approx(math.exp(-1)), ())
+    assert by_distance(Judged(1.0, "no_answer"), 25.0).reward == 0.0
+    assert by_distance(Judged(None, "search_outage"), 25.0) == Judged(None, "search_outage")
+    with pytest.raises(ValidationError, match=r"tau_km .*the first and the last tau in km"):
+        GrpoSettings(tau_km=(25.0, 2000.0))
 
 
 def test_adapters_start_as_the_base_and_are_merged_as_they_compute(

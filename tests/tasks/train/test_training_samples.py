@@ -155,6 +155,31 @@ def test_random_pictures_are_as_many_as_the_learnable_and_others(
     assert len(chosen) > 1, "another seed draws others"
 
 
+def test_pictures_come_by_the_teachers_error(lake: Lake, filled: Callable[..., str], settings: MakeSettings) -> None:
+    """REVERSE: easy within 25 km, medium within 200, hard beyond or without a point; easy ones are trained on first."""
+    filled(lake)
+    rows = lake.read("trajectories").sort("trajectory_id").to_dicts()
+    errors = [3.0, 25.0, 25.1, 200.0, 201.0, None, 900.0]
+    for row, error in zip(rows, errors, strict=False):
+        row["error_km"] = error
+    near = {**rows[4], "trajectory_id": "second", "error_km": 1.0, "verdict": "rejected"}
+    lake.upsert("trajectories", [*rows, near], Commit("synthesize", 9))
+    grpo = settings().grpo.model_copy(update={"pictures": "by_teacher"})
+    kept, _ = compute(inputs(lake), settings(grpo=grpo))
+    mine = kept.filter(pl.col("training_stage") == "grpo")
+    phases = dict(mine.select("image_id", "phase").iter_rows())
+    best = {row["image_id"]: error for row, error in zip(rows, errors, strict=False)}
+    best[near["image_id"]] = 1.0
+    expected = {
+        name: 3 if error is None or error > 200 else 2 if error > 25 else 1
+        for name, error in best.items()
+        if name in phases
+    }
+    assert phases == expected and {1, 2, 3} <= set(phases.values())
+    other, _ = compute(inputs(lake), settings(grpo=grpo, recipe="geovista"))
+    assert other.filter(pl.col("training_stage") == "grpo").is_empty(), "another recipe's trajectories say nothing"
+
+
 def test_fewer_pictures_are_part_of_more(lake: Lake, filled: Callable[..., str], settings: MakeSettings) -> None:
     """GeoVista fig. 7: training sets of several sizes, each part of the next."""
     filled(lake)
