@@ -6,6 +6,7 @@ finished is not done again. A row's figures are stored when it is done; the same
 """
 
 import contextlib
+import functools
 import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -72,6 +73,9 @@ class Sweep:
     models: Mapping[str, str] = field(default_factory=dict)  # row -> role that answers or verifies for it
     places: int | None = None
     failed: int = 0  # rows of tables that failed and are retried by the next run
+    _snapshot: Snapshot = field(init=False)
+    _sets: Sequence[PictureSet | None] = ()
+    _stored: dict[str, dict[str, Any]] = field(default_factory=dict)  # rows that are done, by key
     _trained: str = ""  # what was trained last
     _servers: dict[str, tuple[Server, str]] = field(default_factory=dict)
 
@@ -83,44 +87,43 @@ class Sweep:
                 takes = f"those that do: {'; '.join(known)}" if known else "none of this table does"
                 raise InputError(f"--model {name}=…: no row of that name takes a model; {takes}")
 
+    @functools.cached_property
+    def _lake(self) -> Lake:
+        return Lake(self._config({}).lake)
+
     @property
     def folder(self) -> str:
         return f"reports/reproduce/{self.name}-{self.table.kind}-{self.table.number}"
 
     def run(self) -> Reproduction:
         """Every row that can be run, and the table."""
-        config = self._config({})
-        lake = Lake(config.lake)
+        config, lake = self._config({}), self._lake
         with contextlib.closing(self), held_offline_world(config.offline, lake.state / "offline-world.log"):
             return self._run(config, lake)
 
     def _run(self, config: Config, lake: Lake) -> Reproduction:
         if self.places is not None:
             self._refresh()
-        snapshot = approved_snapshot(lake, self.options.snapshot)
-        sets, conditions = picture_sets(self.table, lake)
-        stored = self._stored(lake)
+        self._snapshot = approved_snapshot(lake, self.options.snapshot)
+        self._sets, conditions = picture_sets(self.table, lake)
+        file = f"{self.folder}/rows.json"
+        self._stored = json.loads(lake.blobs.get(file)) if lake.blobs.exists(file) else {}
         rows: dict[str, RowResult] = {}
         for at, row in enumerate(self.table.rows, 1):
             if not (row.policy or row.answer or row.role):
                 continue  # another system's figures
             display.get().say(f"row {at} of {len(self.table.rows)}: {row.name}")
-            rows[row.name] = self._row(row, sets, lake, snapshot, stored)
-            self._store(lake, stored)
-        about: dict[str, Any] = {
-            "lake": lake.uri,
-            "snapshot": snapshot.snapshot_id,
-            "base": config.train.base,
-            "profile": config.profile,
-        }
+            rows[row.name] = self._row(row)
+            lake.blobs.put(file, json.dumps(self._stored, ensure_ascii=False, indent=1).encode())
         changed = self._changed(config, any(row.model_id for row in rows.values()))
-        conditions = [*self._differences(config, lake, rows, changed), *conditions]
-        about |= {"settings": changed}
-        reproduction = Reproduction(self.name, self.paper, self.table, tuple(sets), rows, tuple(conditions), about)
+        conditions = [*self._differences(config, rows, changed), *conditions]
+        about: dict[str, Any] = {"lake": lake.uri, "snapshot": self._snapshot.snapshot_id, "base": config.train.base}
+        about |= {"profile": config.profile, "settings": changed}
+        sets = tuple(self._sets)
+        reproduction = Reproduction(self.name, self.paper, self.table, sets, rows, tuple(conditions), about)
+        report = json.dumps(reproduction.as_json(), ensure_ascii=False, indent=1)
         lake.blobs.put(f"{self.folder}/table.md", reproduction.markdown().encode())
-        lake.blobs.put(
-            f"{self.folder}/table.json", json.dumps(reproduction.as_json(), ensure_ascii=False, indent=1).encode()
-        )
+        lake.blobs.put(f"{self.folder}/table.json", report.encode())
         return reproduction
 
     def close(self) -> None:
@@ -129,34 +132,27 @@ class Sweep:
 
     # One row --------------------------------------------------------------------------------------------------
 
-    def _row(
-        self,
-        row: TableRow,
-        sets: Sequence[PictureSet | None],
-        lake: Lake,
-        snapshot: Snapshot,
-        stored: dict[str, dict[str, Any]],
-    ) -> RowResult:
+    def _row(self, row: TableRow) -> RowResult:
         began = time.monotonic()
         default = row.role.default if row.role else self.models.get("base") if row.policy == "base" else None
         role = self.models.get(row.name, default)
         if row.role and role is None:
             return RowResult(not_run=f"name the role of a model that answers for it, --model '{row.name}=ROLE'")
         try:
-            settings = self._settings(row, role, lake)
-            key = self._key(row, {**settings, "role": role}, sets, snapshot)
-            if key in stored:
-                return RowResult.from_json(stored[key])
-            model_id, policy, extra = self._policy(row, role, settings, lake, snapshot)
-            cells = self._cells(row, sets, lake, snapshot, model_id, policy, {**settings, **extra})
+            settings = self._settings(row, role)
+            key = self._key(row, {**settings, "role": role})
+            if key in self._stored:
+                return RowResult.from_json(self._stored[key])
+            model_id, policy, extra = self._policy(row, role, settings)
+            cells = self._cells(row, model_id, policy, {**settings, **extra})
         except (GeofixError, ConfigError, ServiceError) as error:
             self.failed += 1
             return RowResult(not_run=" ".join(str(error).split()))
         row_result = RowResult(tuple(cells), policy, model_id, seconds=round(time.monotonic() - began, 1))
-        stored[key] = row_result.as_json()
+        self._stored[key] = row_result.as_json()
         return row_result
 
-    def _settings(self, row: TableRow, role: str | None, lake: Lake) -> dict[str, Any]:
+    def _settings(self, row: TableRow, role: str | None) -> dict[str, Any]:
         """What the row sets, on top of the user's settings."""
         profile = self.options.profile or "offline"
         merged = {**self.table.settings, **row.settings, **row.by_profile.get(profile, {})}
@@ -168,7 +164,7 @@ class Sweep:
             for step in name.split("."):
                 value = getattr(value, step)
             if name.endswith("max_pictures"):
-                pictures = lake.read("labels").filter(pl.col("split") == "train").height
+                pictures = self._lake.read("labels").filter(pl.col("split") == "train").height
                 value = pictures if value is None else min(value, pictures)
             if value is None:
                 raise RowFailed(f"it takes a share of {name}, which is not set: give --set {name}=N")
@@ -176,7 +172,7 @@ class Sweep:
         return merged
 
     def _policy(
-        self, row: TableRow, role: str | None, settings: Mapping[str, Any], lake: Lake, snapshot: Snapshot
+        self, row: TableRow, role: str | None, settings: Mapping[str, Any]
     ) -> tuple[str | None, str, dict[str, Any]]:
         """(the model's id, the policy as evaluation is to name it, settings that serve it), after its training."""
         config = self._config(settings)
@@ -188,12 +184,12 @@ class Sweep:
         if row.policy == "base":
             if config.train.base == "tiny" and "cold_start" in phases:
                 self._flow("synthesize", settings)  # its tokenizer is made of the samples' text
-            return None, *self._base(config, lake, snapshot)
+            return None, *self._base(config)
         if row.policy not in phases:
             raise RowFailed(f"its model is of the phase {row.policy}, but train.phases is {list(phases)}")
         upto = {**settings, "train.phases": list(phases[: phases.index(row.policy) + 1])}
         self._train(upto, config)
-        return (model_id := self._model(row.policy, self._config(upto), lake)), f"{TRAINED}{model_id}", {}
+        return (model_id := self._model(row.policy, self._config(upto))), f"{TRAINED}{model_id}", {}
 
     def _train(self, settings: Mapping[str, Any], config: Config) -> None:
         first = "synthesize" if "cold_start" in config.train.phases else "difficulty"
@@ -204,11 +200,11 @@ class Sweep:
             self._flow("pipeline", settings, first=first, last="train")
             self._trained = of
 
-    def _model(self, phase: str, config: Config, lake: Lake) -> str:
+    def _model(self, phase: str, config: Config) -> str:
         """The id of the row's model; RowFailed if there was nothing to train it on, or Pass@K was another's."""
-        links = {str(link.phase): link for link in chain(lake.read("samples"), config.train)}
+        links = {str(link.phase): link for link in chain(self._lake.read("samples"), config.train)}
         mine = links[phase]
-        models = lake.read("models")
+        models = self._lake.read("models")
         if not mine.samples:
             why = "Pass@K kept none" if phase == "grpo" and config.train.grpo.by_pass_at_k else "no trajectory"
             raise RowFailed(f"there are no samples to train {phase} on ({why}): give more places or more steps")
@@ -224,32 +220,23 @@ class Sweep:
                 )
         return mine.model_id
 
-    def _base(self, config: Config, lake: Lake, snapshot: Snapshot) -> tuple[str, dict[str, Any]]:
+    def _base(self, config: Config) -> tuple[str, dict[str, Any]]:
         """The base model as a role of its own, served until the sweep ends."""
-        samples, _ = compute_samples(open_inputs(SAMPLES, lake, snapshot), config.train)
+        samples, _ = compute_samples(open_inputs(SAMPLES, self._lake, self._snapshot), config.train)
         name = base_name(samples, config.train)
         if name not in self._servers:
-            folder = base_checkpoint(samples, config.train, lake.state / "bases")
-            self._servers[name] = model_server(folder, lake.state / f"{name}.log", name)
+            folder = base_checkpoint(samples, config.train, self._lake.state / "bases")
+            self._servers[name] = model_server(folder, self._lake.state / f"{name}.log", name)
         server, url = self._servers[name]
         server.ensure()
         endpoint = {"base_url": url, "identity_url": NOT_UP, "prices": {name: OWN_PRICE.model_dump()}}
         return name, {"models.endpoints": {name: endpoint}, "models.roles": {name: {"endpoint": name, "model": name}}}
 
-    def _cells(
-        self,
-        row: TableRow,
-        sets: Sequence[PictureSet | None],
-        lake: Lake,
-        snapshot: Snapshot,
-        model_id: str | None,
-        policy: str,
-        settings: dict[str, Any],
-    ) -> list[Metric]:
+    def _cells(self, row: TableRow, model_id: str | None, policy: str, settings: dict[str, Any]) -> list[Metric]:
         if self.table.measures == "difficulty":
             self._flow("difficulty", settings)
         cells: list[Metric] = []
-        for pictures in sets:
+        for pictures in self._sets:
             if pictures is None:
                 cells += [_EMPTY] * len(self.table.columns)
                 continue
@@ -263,7 +250,8 @@ class Sweep:
                 overrides["evaluate.scaling.policies"] = [policy]
             if self.table.measures == "answers":
                 self._flow("evaluate", overrides)
-            answered = Answered(lake, policy, self._config(overrides).evaluate, snapshot, model_id, row.answer)
+            evaluate = self._config(overrides).evaluate
+            answered = Answered(self._lake, policy, evaluate, self._snapshot, model_id, row.answer)
             cells += [measure(column, row, pictures.slice, answered) for column in self.table.columns.values()]
         return cells
 
@@ -288,28 +276,15 @@ class Sweep:
         is_offline = (options.profile or "offline") != "production"
         run_flow(flow_of("refresh"), options=options.model_copy(update={"demo": is_offline, "snapshot": None}))
 
-    # What is stored -------------------------------------------------------------------------------------------
-
-    def _key(
-        self, row: TableRow, settings: Mapping[str, Any], sets: Sequence[PictureSet | None], snapshot: Snapshot
-    ) -> str:
+    def _key(self, row: TableRow, settings: Mapping[str, Any]) -> str:
         """Changes with everything that a row's figures depend on."""
         config = self._config({name: value for name, value in settings.items() if name != "role"})
         of = {section: getattr(config, section).identity() for section in _SECTIONS}
         of["beside"] = {name: value for name, value in settings.items() if name.partition(".")[0] not in _SECTIONS}
-        shown = [None if picture_set is None else picture_set.model_dump() for picture_set in sets]
+        shown = [None if picture_set is None else picture_set.model_dump() for picture_set in self._sets]
         columns = [column.model_dump() for column in self.table.columns.values()]
-        return digest(
-            "row", self.table.label, row.model_dump(exclude={"printed"}), of, shown, columns, snapshot.snapshot_id
-        )
-
-    def _stored(self, lake: Lake) -> dict[str, dict[str, Any]]:
-        key = f"{self.folder}/rows.json"
-        stored: dict[str, dict[str, Any]] = json.loads(lake.blobs.get(key)) if lake.blobs.exists(key) else {}
-        return stored
-
-    def _store(self, lake: Lake, stored: Mapping[str, Any]) -> None:
-        lake.blobs.put(f"{self.folder}/rows.json", json.dumps(stored, ensure_ascii=False, indent=1).encode())
+        made_of = row.model_dump(exclude={"printed"}), of, shown, columns, self._snapshot.snapshot_id
+        return digest("row", self.table.label, *made_of)
 
     # Words ----------------------------------------------------------------------------------------------------
 
@@ -325,9 +300,7 @@ class Sweep:
             changed |= {name: value for name, value in ours.items() if theirs.get(name) != value}
         return {name: value for name, value in changed.items() if not name.startswith(beside)}
 
-    def _differences(
-        self, config: Config, lake: Lake, rows: Mapping[str, RowResult], changed: Mapping[str, Any]
-    ) -> Iterator[str]:
+    def _differences(self, config: Config, rows: Mapping[str, RowResult], changed: Mapping[str, Any]) -> Iterator[str]:
         base = config.train.base
         base_name = f"a Qwen2.5-VL of {config.train.tiny.layers} layers with random weights" if base == "tiny" else base
         names_by_policy: dict[str, list[str]] = {}
@@ -341,8 +314,9 @@ class Sweep:
         if any(row.model_id for row in rows.values()) or not roles:
             roles.insert(0, f"here {base_name} is trained")
         yield f"Model: the paper has {self.paper.model}; {'; '.join(roles)}."
-        trained = lake.read("models").filter(pl.col("model_id").is_in([row.model_id for row in rows.values()]))
-        parents = lake.read("models").filter(pl.col("model_id").is_in(trained["parent_id"].drop_nulls().implode()))
+        models = self._lake.read("models")
+        trained = models.filter(pl.col("model_id").is_in([row.model_id for row in rows.values()]))
+        parents = models.filter(pl.col("model_id").is_in(trained["parent_id"].drop_nulls().implode()))
         done = [
             f"{row['training_stage']} {row['samples']:,} samples in {row['steps']:,} step{'s' * (row['steps'] != 1)}"
             for row in pl.concat([parents, trained]).unique("training_stage", keep="last").sort("samples").to_dicts()

@@ -103,13 +103,13 @@ class Reporter(Display, ABC):
     def phase(self, text: str) -> None:
         self._phase, self._since, self._tick = text, time.monotonic(), None
 
-    def note(self, tick: Tick) -> None:
-        """Take in a tick."""
+    def tick(self, tick: Tick) -> None:
         pace, _ = self._paces.setdefault(tick.stage, (Pace(), time.time()))
         pace.add(tick.done)
         if tick.finished:
             self._paces.pop(tick.stage)  # the same step may run again, with other settings
             self.phase(f"{tick.stage} is done, preparing the next step")
+            self.say(self.summary(tick))
         else:
             self._tick = tick
 
@@ -152,11 +152,6 @@ class Lines(Reporter):
         self._quiet_until = time.monotonic() + FIRST_S
         self.begin()
 
-    def tick(self, tick: Tick) -> None:
-        self.note(tick)
-        if tick.finished:
-            self.say(self.summary(tick))
-
     def say(self, text: str) -> None:
         with self._lock:
             self._quiet_until = time.monotonic() + EVERY_S - BEAT_S
@@ -186,9 +181,7 @@ class Bars(Reporter):
         self.begin()
 
     def tick(self, tick: Tick) -> None:
-        self.note(tick)
-        if tick.finished:
-            self.say(self.summary(tick))
+        super().tick(tick)
         self.beat()
 
     def phase(self, text: str) -> None:

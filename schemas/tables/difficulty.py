@@ -2,7 +2,7 @@
 
 import pyarrow as pa
 
-from schemas.tables.base import BOOL, FLOAT, INT, STRING, Table
+from schemas.tables.base import ATTEMPT, BOOL, FLOAT, INT, STRING, Table
 
 TABLES = (
     Table(
@@ -21,14 +21,7 @@ TABLES = (
             "parse_error": STRING,
             "error_km": FLOAT,
             "reward": FLOAT,  # of the recipe that is to be trained
-            "end_reason": STRING,
-            "tool_calls": INT,
-            "tool_successes": INT,
-            "tool_pattern": STRING,  # tools used, in the order of first use
-            "prompt_tokens": INT,
-            "completion_tokens": INT,
-            "cost_usd": FLOAT,
-            "seconds": FLOAT,
+            **ATTEMPT,
         },
         required=("image_id", "policy", "trial"),
         about="one try of one policy at one image",

@@ -1,6 +1,6 @@
 """Answers to the benchmark and their scores."""
 
-from schemas.tables.base import BOOL, FLOAT, INT, JSON, STRING, Table
+from schemas.tables.base import ATTEMPT, BOOL, ESTIMATE, FLOAT, INT, JSON, STRING, Table
 
 TABLES = (
     Table(
@@ -20,14 +20,7 @@ TABLES = (
             "geoscore": FLOAT,
             "levels_json": JSON,  # level -> its verdicts by rule and, where one was queried, by a model
             "address_km": FLOAT,  # of the geocoded address, where evaluate.geocode is set
-            "end_reason": STRING,
-            "tool_calls": INT,
-            "tool_successes": INT,
-            "tool_pattern": STRING,  # tools used, in the order of first use
-            "prompt_tokens": INT,
-            "completion_tokens": INT,
-            "cost_usd": FLOAT,
-            "seconds": FLOAT,
+            **ATTEMPT,
             "messages_json": JSON,  # the whole conversation; the view is named by its original's digest
             "view_width": INT,  # pixels of the picture the model saw; boxes are in these
             "view_height": INT,
@@ -142,10 +135,7 @@ TABLES = (
             "split": STRING,  # the pictures that were answered: benchmark, unless evaluate.split named others
             "metric": STRING,
             "policy": STRING,
-            "value": FLOAT,
-            "low": FLOAT,
-            "high": FLOAT,
-            "n": INT,
+            **ESTIMATE,
         },
         required=("policy", "n"),
         about="what it was worth, with 95 % intervals: exact binomial ones of shares, bootstrap ones of the rest",
@@ -163,10 +153,7 @@ TABLES = (
             "slice": STRING,
             "metric": STRING,
             "policy": STRING,
-            "value": FLOAT,
-            "low": FLOAT,
-            "high": FLOAT,
-            "n": INT,
+            **ESTIMATE,
         },
         required=("policy", "n"),
         about="the main metrics of parts of the benchmark",

@@ -31,7 +31,7 @@ def newest_model(models: pl.DataFrame, recipe: str, phase: str | None = None) ->
 
 
 def policy_role(name: str, models: pl.DataFrame, recipe: str) -> str:
-    """The role a policy is asked by: `cold_start` and the like are the recipe's newest model of that phase."""
+    """The role that a policy goes by: `cold_start` and the like are the recipe's newest model of that phase."""
     if name not in PHASES:
         return name
     model_id = newest_model(models, recipe, name)

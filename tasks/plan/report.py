@@ -10,7 +10,7 @@ import polars as pl
 from PIL import Image, ImageDraw, ImageFont
 
 from schemas.settings.plan import PlanSettings
-from tasks.geo.atlas import countries, outlines
+from tasks.geo.atlas import CONTINENTS, countries, outlines
 from tasks.lake import Lake
 from tasks.plan.cities import choose_cities
 from tasks.plan.stage import plan_identity, planned
@@ -22,15 +22,6 @@ VERSION = 2  # raise it when the files look different for the same plan
 SHOWN = 25  # rows of a table in the page; the files hold all
 COLUMNS = ("place_id", "country", "city_id", "lat", "lon", "split")  # of places: what a report shows
 SLICE = 50_000
-CONTINENTS = {
-    "AF": "Africa",
-    "AN": "Antarctica",
-    "AS": "Asia",
-    "EU": "Europe",
-    "NA": "North America",
-    "OC": "Oceania",
-    "SA": "South America",
-}
 SEA, LAND, COAST = (190, 210, 226), (250, 248, 241), (134, 146, 156)
 # Colours a colour-blind reader can tell apart (Okabe and Ito).
 SPLIT_COLOURS = {"train": (0, 114, 178), "validation": (230, 159, 0), "benchmark": (213, 94, 0)}

@@ -52,7 +52,7 @@ class Deliberated:
 
 
 class EvaluationMethod(ABC):
-    """A family of evaluations over the same pictures: asked once, it gives one prediction for each of them."""
+    """A family of evaluations over the same pictures: run once, it gives one prediction for each of them."""
 
     name: str  # of its step, `evaluate.NAME`, and of its section of the settings
     training: tuple[Stage, ...] = ()  # steps of `train` that come before it; their settings are those of `evaluate`

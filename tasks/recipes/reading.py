@@ -1,4 +1,4 @@
-"""How a recipe's answer becomes a point: the one it names, or that of its address, which a geocoder is asked for."""
+"""How a recipe's answer becomes a point: the one it names, or that of its address, which a geocoder gives."""
 
 from collections.abc import Awaitable, Sequence
 from typing import Protocol

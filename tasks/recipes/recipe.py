@@ -76,7 +76,7 @@ def _asks_none(settings: RewardSettings) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class RecipeReward:
-    """What an answer earns, and the services and model roles that are asked for it."""
+    """What an answer earns, and the services and model roles that it needs."""
 
     score: Callable[[str | None, Truth, RewardDeps], Scored | Excluded]
     asks: Callable[[RewardSettings], tuple[str, ...]] = _asks_none
@@ -153,7 +153,7 @@ def point_judge(form_error: Callable[[str], str | None], by_distance: bool = Tru
 
 
 class _Recipes(Mapping[str, Recipe]):
-    """The recipes by name; a folder is imported when its recipe is first asked for."""
+    """The recipes by name; a folder is imported when its recipe is first used."""
 
     def __getitem__(self, name: str) -> Recipe:
         recipe = getattr(recipe_module(name), "RECIPE", None)

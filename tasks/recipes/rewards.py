@@ -42,7 +42,7 @@ def score(
 
 @dataclass(frozen=True)
 class Reward:
-    """A recipe's reward, ready to be asked: `reward(text, lat=…, lon=…, country=…, region=…, city=…)`."""
+    """A recipe's reward, ready to be called: `reward(text, lat=…, lon=…, country=…, region=…, city=…)`."""
 
     recipe: str
     deps: RewardDeps
@@ -58,7 +58,7 @@ class Reward:
         outages: Sequence[str | None] | None = None,
         trajectories: Sequence[Trajectory | None] | None = None,
     ) -> list[Scored | Excluded]:
-        """The outcomes of several answers, in order; services are asked for some of them at the same time."""
+        """The outcomes of several answers, in order; services answer for some of them at the same time."""
         nothing = [None] * len(texts)
         cases = list(zip(texts, rows, outages or nothing, trajectories or nothing, strict=True))
 

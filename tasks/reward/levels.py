@@ -33,7 +33,7 @@ Verifier = Callable[[Level, str, str], bool]  # level, the answer's text, the tr
 
 @dataclass(frozen=True)
 class LevelVerdict:
-    """One level's verdicts; `model` is None where no verifier was asked."""
+    """One level's verdicts; `model` is None where no verifier answered."""
 
     rule: bool
     model: bool | None = None
@@ -185,7 +185,7 @@ def verdicts(
     aliases: Aliases | None = None,
     point: tuple[float, float] | None = None,
 ) -> dict[Level, LevelVerdict | None]:
-    """Both verdicts a level; the model is asked only where the rule says no and there is something to judge.
+    """Both verdicts a level; the model answers only where the rule says no and there is something to judge.
 
     A city in another region than the true one is nothing to judge: its name may well be the same.
     """

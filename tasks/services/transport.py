@@ -224,7 +224,7 @@ class HttpTransport:
         limit = self._most_bytes - (len(request.download.data) if request.download else 0)
         encoding = transfer.headers.get("content-encoding", "").strip().lower()
         if encoding not in ("", "identity", "gzip", "x-gzip"):
-            raise ValueError(f"the body is encoded as {encoding[:40]!r}, which was not requested")
+            raise ValueError(f"the body is encoded as {encoding[:40]!r}, which was not asked for")
         gzip = zlib.decompressobj(_GZIP) if encoding.endswith("gzip") else None
         body = transfer.body
         async for piece in response.content.iter_any():

@@ -188,10 +188,10 @@ def test_a_share_is_of_the_lakes_own_number(lake: Lake, pipeline: Pipeline) -> N
     paper = load_paper("geovista")
     options = RunOptions(lake=lake.uri, overrides=["offline.serve=false"])
     figure = Sweep("geovista", paper, paper.find("figure", "7-left"), options)
-    assert [figure._settings(row, None, lake)["train.grpo.max_pictures"] for row in figure.table.rows] == [1, 2, 4, 7]
+    assert [figure._settings(row, None)["train.grpo.max_pictures"] for row in figure.table.rows] == [1, 2, 4, 7]
     maps = load_paper("thinking-with-map")
     steps = Sweep("thinking-with-map", maps, maps.find("figure", "5"), options)
-    parts = [steps._settings(row, None, lake).get("train.grpo.max_steps") for row in steps.table.rows[:4]]
+    parts = [steps._settings(row, None).get("train.grpo.max_steps") for row in steps.table.rows[:4]]
     assert parts == [None, 2, 4, None], "of the profile's eight"
 
 

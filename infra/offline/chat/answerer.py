@@ -26,20 +26,12 @@ from infra.offline.chat.reply import Reply
 from infra.offline.chat.sight import SeenPicture, look_at_picture
 from infra.offline.chat.verifier import read_candidates
 from infra.offline.chat.writer import wants_json, weighed_with_others, write_json
-from infra.offline.facts import countries
+from infra.offline.facts import CONTINENTS, countries
 from infra.offline.words import fold
 
 # What a traveler knows better, and what it pays for that elsewhere, in log10 of the population of half-known towns: of
 # other continents it knows the large cities.
 AT_HOME, ABROAD = -1.0, 2.0
-_CONTINENTS = {
-    "Europe": "EU",
-    "Asia": "AS",
-    "Africa": "AF",
-    "North America": "NA",
-    "South America": "SA",
-    "Oceania": "OC",
-}
 _PAGE = re.compile(r"^Page \d+: (\S[^\n]*)$", re.MULTILINE)
 
 
@@ -118,7 +110,7 @@ def answerer_reply(request: ChatRequest, dice: random.Random, skill: Skill) -> R
 def as_told(request: ChatRequest, skill: Skill) -> Skill:
     """The skill under the persona of the system's words: a traveler knows the towns of one continent."""
     told = " ".join(message.text for message in request.messages if message.role == "system")
-    home = next((code for name, code in _CONTINENTS.items() if re.search(rf"\btravell?er\b.*\b{name}\b", told)), "")
+    home = next((code for code, name in CONTINENTS.items() if re.search(rf"\btravell?er\b.*\b{name}\b", told)), "")
     return replace(skill, home=home) if home else skill
 
 

@@ -1,4 +1,4 @@
-"""The agent asked to say which results were useful: it searches by a crop first, and marks what names its own belief.
+"""The agent that also says which results were useful: it searches by a crop first, and marks what names its own belief.
 
 Such a prompt has boxes in thousandths, several queries a call and an answer in one line. The request is read as the
 agent knows requests, in pixels and with one query, and its reply is written back in the prompt's form.
@@ -13,10 +13,10 @@ from typing import Any
 from infra.offline.chat import agent
 from infra.offline.chat.beliefs import weigh_notes
 from infra.offline.chat.notes import read_notes
-from infra.offline.chat.protocol import ChatRequest, Message, ToolCall
+from infra.offline.chat.protocol import ChatRequest, Message
 from infra.offline.chat.reply import Reply
 from infra.offline.words import fold
-from schemas.messages import json_object
+from schemas.messages import ToolCall, json_object
 
 LOOK = "image_search"
 MARGIN = 0.35  # of a line's size around it: a sign is more than its line
@@ -39,7 +39,7 @@ def _plain(request: ChatRequest, width: int, height: int) -> ChatRequest:
     """The request with boxes in pixels and one query, and without the search by a crop among the tools."""
 
     def call(made: ToolCall) -> ToolCall:
-        arguments = made.parsed()
+        arguments = json_object(made.arguments) or {}
         if made.name == LOOK:
             arguments = {"query": "that sign"}
         elif isinstance(arguments.get("bbox_2d"), list):

@@ -154,7 +154,9 @@ def read_notes(request: ChatRequest, dice: random.Random) -> Notes:
             unread = [] if readings else unread
             notes.results = []
             # By name alone: tools are not offered again once the calls are used up.
-            called |= {call.id: (tool_named(call.name), call.parsed()) for call in message.tool_calls}
+            called |= {
+                call.id: (tool_named(call.name), json_object(call.arguments) or {}) for call in message.tool_calls
+            }
             notes.calls_made += len(message.tool_calls)
         elif message.tool_call_id in called:
             tool, arguments = called[message.tool_call_id]

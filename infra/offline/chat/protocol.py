@@ -12,7 +12,7 @@ from PIL import Image, UnidentifiedImageError
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 from starlette.responses import JSONResponse
 
-from schemas.messages import json_object
+from schemas.messages import ToolCall
 
 MAX_BYTES = 20 * 1024 * 1024
 MAX_PIXELS = 40_000_000
@@ -97,19 +97,6 @@ def open_data_uri(url: str, where: str) -> Picture:
         text = "You uploaded an unsupported image. Please make sure your image is valid png, jpeg, gif or webp."
         raise bad(text, where, "invalid_image_format") from None
     return Picture(data, hashlib.sha256(data).hexdigest(), width, height)
-
-
-@dataclass(frozen=True)
-class ToolCall:
-    """A function call the assistant made earlier; arguments are kept as the text it wrote."""
-
-    id: str
-    name: str
-    arguments: str
-
-    def parsed(self) -> dict[str, Any]:
-        """The arguments as an object; empty where the text was not one."""
-        return json_object(self.arguments) or {}
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from infra.offline.country_map import country_map
-from infra.offline.facts import countries
+from infra.offline.facts import CONTINENTS, countries
 from infra.offline.gazetteer import City, NameIndex, admin1_names
 from infra.offline.place import Place
 from infra.offline.seeded_random import key_of
@@ -49,10 +49,6 @@ _GOOGLE_MOST = 5
 OPENCAGE_KEY = "0ff11e0ff11e0ff11e0ff11e0ff11e00"  # public: it opens only this world
 RATE_LIMIT = 2500
 _CONFIDENCE_KM = ((0.25, 10), (0.5, 9), (1, 8), (5, 7), (7.5, 6), (10, 5), (15, 4), (20, 3), (25, 2))
-_CONTINENTS = {
-    "AF": "Africa", "AS": "Asia", "EU": "Europe", "NA": "North America", "OC": "Oceania", "SA": "South America",
-    "AN": "Antarctica",
-}  # fmt: skip
 
 
 class Nominatim:
@@ -407,7 +403,7 @@ def _opencage_result(row: dict[str, Any]) -> dict[str, Any]:
         "_category": "road" if row["addresstype"] == "road" else "place",
         "_normalized_city": next((address[level] for level in ("city", "town", "village") if level in address), None),
         "_type": row["addresstype"],
-        "continent": _CONTINENTS.get(facts.continent, facts.continent),
+        "continent": CONTINENTS.get(facts.continent, facts.continent),
         **address,
     }
     return {

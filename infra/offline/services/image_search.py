@@ -47,8 +47,8 @@ class Vision:
             refused = {"@type": "type.googleapis.com/google.rpc.ErrorInfo", "reason": "API_KEY_INVALID"}
             return _error(400, "INVALID_ARGUMENT", "API key not valid. Please pass a valid API key.", [refused])
         try:
-            asked = json.loads(await request.body())["requests"]
-            wanted = [(one["image"]["content"], one["features"][0]) for one in asked]
+            requests = json.loads(await request.body())["requests"]
+            wanted = [(one["image"]["content"], one["features"][0]) for one in requests]
         except (ValueError, KeyError, TypeError, IndexError):
             return _error(400, "INVALID_ARGUMENT", "Request must specify image and features.")
         if any(feature.get("type") != "WEB_DETECTION" for _, feature in wanted):

@@ -1,4 +1,4 @@
-"""The swarm and its baselines as one evaluation method: asked once, every framework gives a prediction."""
+"""The swarm and its baselines as one evaluation method: run once, every framework gives a prediction."""
 
 import json
 import time

@@ -35,7 +35,7 @@ from tasks.runtime.runner import Context, WorkerSetup, run
 from tasks.runtime.stage import open_inputs
 from tasks.services import connect
 
-pytestmark = pytest.mark.usefixtures("in_process")
+pytestmark = [pytest.mark.whole, pytest.mark.usefixtures("in_process")]
 
 # Truth that no prompt has a reason to hold.
 TRUTH = {"lat": 12.345678, "lon": 98.765432, "country": "Zubrowka", "region": "Nebelsbad", "city": "Lutz"}

@@ -32,7 +32,7 @@ from tasks.runtime.snapshots import Snapshot, approved_snapshot
 from tasks.runtime.stage import open_inputs
 from tasks.services import ServiceError, connect
 
-pytestmark = pytest.mark.usefixtures("in_process")
+pytestmark = [pytest.mark.whole, pytest.mark.usefixtures("in_process")]
 
 MakeSnapshot = Callable[..., str]
 SCORED = [stage for stage in STAGES if isinstance(stage, ColumnStage)]  # what follows from the answers at hand

@@ -33,6 +33,7 @@ from tasks.review.site.pages.fresh import difference, fresh_page
 from tasks.runtime.runner import Context, run
 from tasks.services import connect
 
+pytestmark = pytest.mark.whole
 Snapshot = Callable[..., str]
 SETTINGS = BenchmarkSettings(month="2026-02", cutoff=datetime(2025, 12, 31, tzinfo=UTC).date())
 
