@@ -305,11 +305,13 @@ def test_grpo_that_does_not_fit_goes_on_with_the_same_rollouts(
         found[tuple(at)] = ([one["loss"] for one in progress.history], list(model.parameters()), full.calls)
     losses, weights, calls = found[()]
     for at in ((1,), (3,)):
-        # AdamW's first steps are 1e-3 in the direction of a gradient's sign: of one that is nearly 0 the order of a sum
-        # decides, which differs by machine. Other gradients would move most weights by whole steps.
         assert found[at][0] == pytest.approx(losses, rel=1e-3, abs=1e-6) and found[at][2] > calls + 1
-        for one, other in zip(weights, found[at][1], strict=True):
-            torch.testing.assert_close(one, other, atol=1e-4, rtol=1e-4)
+        # Not weight by weight: AdamW's first step goes by a gradient's sign, which rounding decides near 0.
+        apart, moved = (
+            sum(float((one - other).square().sum()) for one, other in zip(weights, others, strict=True))
+            for others in (found[at][1], build_tiny(3).parameters())
+        )
+        assert apart < (0.005**2) * moved
 
 
 @pytest.mark.parametrize("advantage", ["pass_at_k", "pkpo"])
