@@ -52,7 +52,7 @@ def point_error(answer_text: str | None, true_lat: float, true_lon: float) -> Po
 
 @dataclass(frozen=True)
 class Scored:
-    """A reward. `reason` says why an answer could not be read; `parts` are the terms of a sum, for the report."""
+    """A reward. `reason` says why an answer could not be read; `parts` are terms of a sum and shares, for reports."""
 
     reward: float
     reason: str | None = None

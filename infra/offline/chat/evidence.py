@@ -75,8 +75,8 @@ def _as_asked(text: str, width: int, height: int) -> str:
     if isinstance(arguments.get("bbox_2d"), list):
         box = _scaled(arguments["bbox_2d"], 1000 / width, 1000 / height)
         arguments["bbox_2d"] = [min(1000, max(0, round(side))) for side in box]
-    if isinstance(arguments.get("queries"), str):
-        arguments["queries"] = [arguments["queries"]]
+    if isinstance(arguments.get("query"), str):
+        arguments["queries"] = [arguments.pop("query")]
     return json.dumps(arguments, ensure_ascii=False)
 
 

@@ -346,6 +346,9 @@ def test_a_recipe_keeps_its_own_form_through_all_its_steps(
     opening = words(own.prompt.opening({"type": "image"}))
     assert (trajectories.height > 0) == ("synthesize" in STEPS[recipe])
     assert all(words(json.loads(one)) == opening for one in trajectories["messages_json"])
+    calls = [call for one in trajectories["calls_json"] for call in json.loads(one)]
+    for tool in {call["name"] for call in calls} & {*own.prompt.tools}:
+        assert any(call["well_formed"] for call in calls if call["name"] == tool), (tool, calls)
     cold_start = samples.filter(pl.col("training_stage") == "cold_start")
     assert all(words(json.loads(one)) == opening for one in cold_start["messages_json"])
     kinds = dict(lake.read("images").select("image_id", "kind").iter_rows())
