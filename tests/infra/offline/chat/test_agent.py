@@ -208,5 +208,5 @@ def test_the_keys_of_objects_are_read_from_prose() -> None:
 
 
 def test_known_tools_carry_the_argument_that_the_product_requires() -> None:
-    required = {name: TOOLS[name].openai()["function"]["parameters"]["required"] for name in KNOWN}
-    assert {name: [argument] for name, (_, argument) in KNOWN.items()} == required
+    required = {name: TOOLS[name].openai()["function"]["parameters"]["required"] for name, *_ in (*SPOT, *MAPS)}
+    assert {name: [KNOWN[name][1]] for name in required} == required
