@@ -213,7 +213,8 @@ def test_no_other_room_names_the_newest_recipe() -> None:
     """Its name is a word too: as a text of its own, or as a module, it would be the recipe."""
     for folder in ("tasks", "flows", "schemas"):
         for path in sorted((ROOT / folder).rglob("*.py")):
-            if not path.is_relative_to(ROOT / "tasks/recipes/reverse"):
+            # A geocoder's own word: from a point to its address.
+            if not path.is_relative_to(ROOT / "tasks/recipes/reverse") and path.name != "geocoder.py":
                 nodes = list(ast.walk(ast.parse(path.read_text())))
                 assert not any(isinstance(node, ast.Constant) and node.value == "reverse" for node in nodes), path
                 assert "recipes.reverse" not in path.read_text(), path
