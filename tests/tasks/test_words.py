@@ -17,14 +17,14 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).parents[2]
-RECIPES = ("spotagent", "geovista", "geoagent", "thinking-with-map", "smilegeo")
+RECIPES = ("spotagent", "geovista", "geoagent", "thinking-with-map", "smilegeo", "reverse")
 # Everything that asks: evaluations of all kinds, readers, verifiers and personas that a recipe leaves out by default.
 OVERRIDES = (
     "evaluate.verifier=verifier", "evaluate.grounding.reader=observer", "difficulty.reward.verifier=verifier",
     "train.grpo.reward.verifier=verifier",
 )  # fmt: skip
 ANSWERS = ("evaluate.answers", "evaluate.masking", "evaluate.scaling", "evaluate.swarm")
-TRAINED = ("spotagent", "geovista", "geoagent", "thinking-with-map")
+TRAINED = ("spotagent", "geovista", "geoagent", "thinking-with-map", "reverse")
 FOR_ALL = ("evaluate.swarm", "evaluate.masking", "evaluate.scaling")
 
 
@@ -38,6 +38,7 @@ TIERS = shown([recipe for recipe in RECIPES if recipe != "thinking-with-map"], "
 DIRECT = shown(SPOT, "difficulty.attempts", "train.grpo", *ANSWERS)
 VISTA = shown(("geovista",), "synthesize", "train.grpo", *ANSWERS)
 LEVELS = shown(("geoagent",), "synthesize", "train.grpo", *ANSWERS)
+WAY = shown(("reverse",), "synthesize", "train.grpo", *ANSWERS)
 MAP = shown(("thinking-with-map",), "train.grpo", *ANSWERS)
 ROUNDS = shown(RECIPES, "evaluate.swarm") | {"smilegeo train.swarm_rounds"}
 TOOLS = shown(TRAINED, "train.cold_start", "train.grpo")
@@ -46,10 +47,11 @@ SHOWN: dict[str, set[str]] = {
         f"tasks/curate/verdict.py {name}": shown(RECIPES, "curate.judge")
         for name in ("SYSTEM", "QUESTION", "SATELLITE")
     },
-    **{f"tasks/agent/prompt.py {name}": DIRECT | TIERS | shown(SPOT, "synthesize") for name in ("QUESTION", "ANSWER")},
+    "tasks/agent/prompt.py ANSWER": DIRECT | TIERS | shown(SPOT, "synthesize"),
+    "tasks/agent/prompt.py QUESTION": DIRECT | TIERS | shown(SPOT, "synthesize") | WAY,
     "tasks/agent/prompt.py SYSTEM": DIRECT,
     "tasks/agent/readings.py READ": shown(RECIPES, "evaluate.grounding")
-    | shown(("spotagent", "geovista", "geoagent"), "synthesize"),
+    | shown(("spotagent", "geovista", "geoagent", "reverse"), "synthesize"),
     **{f"tasks/agent/render.py {name}": TOOLS for name in ("TOOLS_HEAD", "TOOLS_TAIL")},
     **{f"tasks/recipes/geoagent/form.py {name}": LEVELS for name in ("QUESTION", "FORM", "EXPERT")},
     "tasks/recipes/geoagent/form.py DIRECT": LEVELS - {"geoagent synthesize"},
@@ -58,6 +60,7 @@ SHOWN: dict[str, set[str]] = {
     "tasks/recipes/geoagent/reward.py READER": {"geoagent train.grpo"},
     **{f"tasks/recipes/geovista/__init__.py {name}": {"geovista synthesize"} for name in ("BOXES", "QUERIES")},
     **{f"tasks/recipes/geovista/form.py {name}": VISTA for name in ("ANSWER", "RULE", "SYSTEM")},
+    **{f"tasks/recipes/reverse/form.py {name}": WAY for name in ("ANSWER", "SYSTEM")},
     **{
         f"tasks/recipes/smilegeo/baselines.py {name}": shown(RECIPES, "evaluate.swarm")
         for name in ("HINT", "REFLECT", "AGAIN", "PAIR", "FUSE")
@@ -81,13 +84,14 @@ SHOWN: dict[str, set[str]] = {
         f"tasks/recipes/thinking_with_map/scaling.py {name}": shown(RECIPES, "evaluate.scaling")
         for name in ("INSTRUCTION", "LEFT_OUT")
     },
-    "tasks/reward/services.py VERIFIER": shown(RECIPES, *ANSWERS) | {"geovista train.grpo"},
+    "tasks/reward/services.py VERIFIER": shown(RECIPES, *ANSWERS) | {"geovista train.grpo", "reverse train.grpo"},
 }
 # Prompts that no step of these recipes shows under these settings, and texts that are no prompts.
 NOT_SHOWN = {
     *(
         "tasks/recipes/geoagent/form.py _AGREES",
         "tasks/recipes/geovista/form.py DIRECT",
+        "tasks/recipes/reverse/form.py DIRECT",
         "tasks/recipes/smilegeo/form.py RULE",
     ),
     *("tasks/recipes/smilegeo/form.py TOOLS", "tasks/recipes/spotmini/__init__.py BRIEFLY"),

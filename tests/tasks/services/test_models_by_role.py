@@ -211,6 +211,7 @@ def test_only_the_keys_of_roles_that_are_asked_are_needed() -> None:
     assert connect(away, {"A_KEY": "k"}, ["chat"], models, ["judge"]).secrets() == (
         "MLY|1000000000000001|0ff11e0ff11e0ff11e0ff11e0ff11e00",
         "tvly-offline-world",
+        "AIza-offline-vision",
         "offline-world-maps",
         "k",
     )
