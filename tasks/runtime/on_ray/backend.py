@@ -3,10 +3,8 @@
 The calls are one class, so that a benchmark can run the pool without Ray.
 """
 
-import asyncio
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import polars as pl
@@ -22,23 +20,15 @@ GET_AT_ONCE = 64  # results fetched by one call of Ray
 Make = Callable[[], Callable[[pl.DataFrame], Any]]
 
 
-class Worker:
-    """Opened by the first chunk of a job, not when made: an error in `make` then comes back as itself.
-
-    Work that is not async has one thread, so that the same process may do both kinds one after the other.
-    """
+class SyncWorker:
+    """Opened by the first chunk of a job, not when made: an error in `make` then comes back as itself."""
 
     def __init__(self) -> None:
         self._job = ""
         self._call: Callable[[pl.DataFrame], Any] | None = None
-        self._thread = ThreadPoolExecutor(1, "work")
 
-    async def run(self, job: str, make: Make, chunk: pl.DataFrame) -> Any:
-        return await self._opened(job, make)(chunk)
-
-    async def run_in_thread(self, job: str, make: Make, chunk: pl.DataFrame) -> Any:
-        work = asyncio.get_running_loop().run_in_executor
-        return await work(self._thread, lambda: self._opened(job, make)(chunk))
+    def run(self, job: str, make: Make, chunk: pl.DataFrame) -> Any:
+        return self._opened(job, make)(chunk)
 
     def _opened(self, job: str, make: Make) -> Callable[[pl.DataFrame], Any]:
         if job == self._job and self._call is not None:
@@ -47,6 +37,11 @@ class Worker:
         call = make()
         self._job, self._call = job, call
         return call
+
+
+class AsyncWorker(SyncWorker):
+    async def run(self, job: str, make: Make, chunk: pl.DataFrame) -> Any:
+        return await self._opened(job, make)(chunk)
 
 
 class _IdleWorkers:
@@ -114,7 +109,7 @@ class RayBackend:
 
     def __init__(self, settings: SpreadSettings, resources: Resources, is_async: bool) -> None:
         self._resources, self._is_async = resources, is_async
-        self._kind = (resources.cpus, resources.gpus, resources.memory_mb)
+        self._kind = (is_async, resources.cpus, resources.gpus, resources.memory_mb)
         self._watch = Watch()
         self._placement = Placement(resources.cpus, resources.gpus, settings.wait_s, resources.memory_mb)
 
@@ -133,16 +128,17 @@ class RayBackend:
         options: dict[str, Any] = {"num_cpus": self._resources.cpus, "num_gpus": self._resources.gpus}
         if self._resources.memory_mb is not None:
             options["memory"] = self._resources.memory_mb * 2**20
-        # Of calls; the stage itself limits how many items run at once.
-        return ray.remote(Worker).options(max_restarts=0, max_concurrency=64, **options).remote()
+        if self._is_async:
+            options["max_concurrency"] = 64  # of calls; the stage itself limits how many items run at once
+        worker = AsyncWorker if self._is_async else SyncWorker
+        return ray.remote(worker).options(max_restarts=0, **options).remote()
 
     def ready(self, worker: Any) -> Any:
         """A reference that is there as soon as the worker is."""
         return worker.__ray_ready__.remote()
 
     def submit(self, worker: Any, job: str, make: Any, chunk: pl.DataFrame) -> Any:
-        method = worker.run if self._is_async else worker.run_in_thread
-        return method.remote(job, make, chunk)
+        return worker.run.remote(job, make, chunk)
 
     def wait(self, references: Sequence[Any], timeout_s: float) -> list[Any]:
         """All references that are there, after the first one is or the time is over."""

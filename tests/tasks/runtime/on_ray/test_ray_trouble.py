@@ -259,7 +259,7 @@ class TestWorkers:
 
     def test_those_that_cannot_start_end_the_stage(self, monkeypatch: pytest.MonkeyPatch) -> None:
         tasks.runtime.on_ray.backend.release_workers()
-        monkeypatch.setattr(tasks.runtime.on_ray.backend, "Worker", _CannotStart)
+        monkeypatch.setattr(tasks.runtime.on_ray.backend, "SyncWorker", _CannotStart)
         with pytest.raises(GeofixError, match=r"workers cannot start: .*No module named 'tasks'.*every node needs"):
             self.work()
 
