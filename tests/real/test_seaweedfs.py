@@ -81,7 +81,7 @@ def test_killed_commands_lose_nothing_and_do_nothing_twice(tmp_path: Path) -> No
         assert started("collect", lake.uri, url, log).wait(300) == 0, log.read_text()[-2000:]
     assert list(verify(lake)) == []
     images, gaps = lake.read("images"), lake.read("gaps")
-    assert 0 < committed.height < images.height
+    assert 0 < committed.height <= images.height  # a kill may come right after the last commit
     assert committed.join(images, on=ROW, how="anti").is_empty(), "what was committed is neither lost nor done again"
     assert Counter(images.select("source_id", "kind").iter_rows()).most_common(1)[0][1] == 1
     done = {*images.select("place_id", "kind").iter_rows(), *gaps.select("place_id", "kind").iter_rows()}
