@@ -8,7 +8,7 @@ from pathlib import Path
 
 from flows.pools import pools_up
 from flows.servers import offline_world
-from flows.trained import OWN_PRICE, model_server
+from flows.trained import OWN_PRICE, checkpoint_folder, model_server
 from schemas.config import Config
 from schemas.errors import InputError
 from schemas.settings.models import TRAINED
@@ -53,7 +53,7 @@ def agent_session(config: Config, role: str | None = None) -> Iterator[AgentSess
 def _checkpoint(lake: Lake, wanted: str) -> tuple[Path, str]:
     """The folder of a model and the name it is served by: the packaged agent, a model of the lake, or its newest."""
     if wanted == packaged.AGENT:
-        return packaged.packaged_folder(wanted), wanted
+        return checkpoint_folder(lake, wanted, "")
     models = lake.read("models").sort("written_at")
     chosen = models if not wanted else models.filter(models["model_id"].str.starts_with(wanted))
     if chosen.is_empty():
@@ -62,8 +62,8 @@ def _checkpoint(lake: Lake, wanted: str) -> tuple[Path, str]:
             + (f" '{wanted}'" if wanted else "")
             + f"; the packaged one is '{TRAINED}:{packaged.AGENT}'"
         )
-    folder = lake.blobs.pull(chosen.row(-1, named=True)["checkpoint"])
-    return folder, folder.name
+    row = chosen.row(-1, named=True)
+    return checkpoint_folder(lake, row["model_id"], row["checkpoint"])
 
 
 @contextlib.contextmanager

@@ -11,10 +11,13 @@ import polars as pl
 from flows.servers import Server, listen_on
 from flows.session import Session
 from schemas.config import Config
+from schemas.errors import InputError
 from schemas.extras import require_extras
 from schemas.settings.models import ModelEndpoint, Role, pool_endpoint
 from schemas.settings.services import Price, TrainedEndpoint
 from tasks.agent.attempt import PHASES, TRAINED, newest_model
+from tasks.lake import Lake
+from tasks.train import packaged
 
 if TYPE_CHECKING:
     from flows.pools import RunPools
@@ -41,17 +44,17 @@ def trained_model(session: Session, stage: str) -> Iterator[tuple[Config, Callab
     trained: TrainedEndpoint | None = None
     endpoints, roles = dict(config.models.endpoints), dict(config.models.roles)
     for model_id, stored in wanted.items():
-        checkpoint = session.lake.blobs.pull(stored)
+        checkpoint, served_name = checkpoint_folder(session.lake, model_id, stored)
         log = session.state / (f"trained-model-{len(servers)}.log" if servers else "trained-model.log")
-        server, url = model_server(checkpoint, log)
+        server, url = model_server(checkpoint, log, served_name)
         servers.append(server)
-        prices = {checkpoint.name: OWN_PRICE}
+        prices = {served_name: OWN_PRICE}
         if trained is None:
             trained = TrainedEndpoint(base_url=url, prices=prices)
             continue
         name = f"trained-{model_id}"
         endpoints[name] = ModelEndpoint(base_url=url, prices=prices)
-        roles[f"{TRAINED}{model_id}"] = Role(endpoint=name, model=checkpoint.name)
+        roles[f"{TRAINED}{model_id}"] = Role(endpoint=name, model=served_name)
     services = config.services.model_copy(update={"trained": trained})
     models = config.models.model_copy(update={"endpoints": endpoints, "roles": roles})
 
@@ -69,9 +72,19 @@ def trained_model(session: Session, stage: str) -> Iterator[tuple[Config, Callab
             server.stop()
 
 
+def checkpoint_folder(lake: Lake, model_id: str, stored: str) -> tuple[Path, str]:
+    """The folder of a model and the name it is served by; the packaged agent is in no lake."""
+    if model_id == packaged.AGENT:
+        return packaged.packaged_folder(model_id), model_id
+    folder = lake.blobs.pull(stored)
+    return folder, folder.name
+
+
 def _in_pools(session: Session, pools: "RunPools", wanted: Mapping[str, str]) -> tuple[Config, Callable[[], None]]:
     """As `trained_model`, with the models on the cluster, where workers of every node reach them."""
     config = session.config
+    if packaged.AGENT in wanted:
+        raise InputError(f"policy {TRAINED}{packaged.AGENT}: the packaged agent is served on one machine, not in pools")
     plans = [pools.trained_plan(model_id, stored) for model_id, stored in wanted.items()]
     first, *others = (pool_endpoint(plan.settings, plan.model, pools.address(plan), plan.actors) for plan in plans)
     endpoints, roles = dict(config.models.endpoints), dict(config.models.roles)
@@ -126,5 +139,5 @@ def checkpoints(config: Config, models: pl.DataFrame, stage: str) -> dict[str, s
             named += [newest_id] if newest_id else []
         elif name.startswith(TRAINED):
             named.append(name.removeprefix(TRAINED))
-    known = dict(models.sort("written_at").select("model_id", "checkpoint").iter_rows())
+    known = {packaged.AGENT: "", **dict(models.sort("written_at").select("model_id", "checkpoint").iter_rows())}
     return {model_id: str(known[model_id]) for model_id in dict.fromkeys(named) if model_id in known}

@@ -256,7 +256,7 @@ def _watched(lake: Lake, call: Call) -> list[str]:
 
     It reads street plates and nothing else: pictures come first that a kept trajectory placed to the street.
     """
-    from flows.cli.locating import PACKAGED
+    from tasks.agent.attempt import PACKAGED
 
     images = lake.read("images", columns=["image_id", "kind", "sha256", "extension"])
     kept = lake.read("labels", columns=["image_id"])

@@ -15,7 +15,7 @@ from schemas.config import Config
 from schemas.errors import InputError
 from schemas.messages import Message
 from schemas.settings.models import TRAINED
-from tasks.agent.attempt import Sampling, SingleAgent
+from tasks.agent.attempt import PACKAGED, Sampling, SingleAgent
 from tasks.agent.environment import Environment, run_agent
 from tasks.agent.page import Located
 from tasks.agent.picture import Picture, open_picture
@@ -27,10 +27,8 @@ from tasks.lake import Lake
 from tasks.recipes import spotmini
 from tasks.recipes.recipe import Recipe
 from tasks.reward.answer import ParsedAnswer, parse_answer
-from tasks.train.packaged import AGENT
 
 SHOWN_CHARS = 300
-PACKAGED = f"{TRAINED}:{AGENT}"  # a role of its own: it reads the words it was taught with
 
 
 def read_picture(path: Path, config: Config, model: str | None = None) -> Picture:

@@ -19,6 +19,8 @@ from tasks.services.errors import ServiceError
 
 TRAINED = "trained:"
 PHASES = ("sft", "cold_start", "grpo")
+# The packaged agent is in no table: its name, and most and least pixels of the pictures it was taught with.
+PACKAGED, PACKAGED_PIXELS = "trained:finds-1", (100_352, 40_000)
 
 
 def newest_model(models: pl.DataFrame, recipe: str, phase: str | None = None) -> str | None:
@@ -44,7 +46,7 @@ def policy_role(name: str, models: pl.DataFrame, recipe: str) -> str:
 
 def trained_pixels(models: pl.DataFrame) -> dict[str, tuple[int, int]]:
     """Policy -> most and least pixels of the pictures that a trained model was trained with."""
-    pixels: dict[str, tuple[int, int]] = {}
+    pixels = {PACKAGED: PACKAGED_PIXELS}
     for name, text in models.select("model_id", "config_json").iter_rows():
         config = json.loads(text or "{}")
         if "image_max_pixels" in config:

@@ -217,7 +217,7 @@ def known_radius(
     if rows.is_empty():
         return KnownRadius(
             f"no radius: {policy} was never calibrated with tools (geofix evaluate --set evaluate.policies=[{policy}] "
-            "--set evaluate.tools=[all] --set evaluate.radius.calibrate=true)"
+            f"--set evaluate.agent_recipe={recipe} --set evaluate.tools=[all] --set evaluate.radius.calibrate=true)"
         )
     rows = rows.filter(pl.col("evaluation_id") == rows["evaluation_id"][-1]).unique("radius_group", keep="last")
     point_row = pl.DataFrame({"kind": [kind], "said_lat": [point[0]], "said_lon": [point[1]]})

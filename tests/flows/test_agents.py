@@ -9,9 +9,10 @@ from typer.testing import CliRunner
 
 from flows.agents import _checkpoint
 from flows.cli import app
-from flows.cli.locating import PACKAGED, read_picture
+from flows.cli.locating import read_picture
 from schemas.config import Config
 from schemas.errors import InputError
+from tasks.agent.attempt import PACKAGED
 from tasks.agent.environment import Environment
 from tasks.agent.toolbox import Toolbox
 from tasks.lake import Lake

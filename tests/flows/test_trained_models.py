@@ -1,14 +1,18 @@
 """Which trained models a stage has served, each at an address of its own."""
 
 from datetime import UTC, datetime
+from pathlib import Path
 
 import polars as pl
 import pytest
 
-from flows.trained import checkpoints
+from flows.trained import checkpoint_folder, checkpoints
 from schemas.config import Config
 from schemas.errors import StageRefused
-from tasks.agent.attempt import policy_role, shown_pixels, trained_pixels
+from tasks.agent.attempt import PACKAGED, policy_role, shown_pixels, trained_pixels
+from tasks.lake import Lake
+from tasks.recipes import spotmini
+from tasks.train import packaged
 
 STAGES = ("sft", "cold_start", "grpo", "cold_start")
 
@@ -42,6 +46,15 @@ def test_pass_at_k_serves_the_policy_that_is_measured() -> None:
     assert asked("train") == []
 
 
+def test_the_packaged_agent_is_a_policy_as_a_model_of_the_lake_is(tmp_path: Path) -> None:
+    assert asked("evaluate", policies=[PACKAGED], trained=False) == [packaged.AGENT]
+    assert asked("difficulty", policy=PACKAGED) == [packaged.AGENT]
+    assert f"trained:{packaged.AGENT}" == PACKAGED
+    folder, name = checkpoint_folder(Lake(str(tmp_path)), packaged.AGENT, "")
+    assert (folder / "config.json").is_file()
+    assert name == packaged.AGENT
+
+
 def test_a_recipe_is_given_its_own_models_alone() -> None:
     assert asked("evaluate", policies=[], agent_recipe="geovista") == ["m9"]
     assert asked("evaluate", policies=["cold_start"], agent_recipe="geovista") == ["m9"], "no cold start of its own"
@@ -55,6 +68,7 @@ def test_a_trained_model_is_shown_no_larger_pictures_than_in_training() -> None:
     configs = ['{"image_max_pixels": 12544, "image_min_pixels": 3136}', "{}", None, '{"image_max_pixels": 3000000, '
                '"image_min_pixels": 784}', "{}"]  # fmt: skip
     known = trained_pixels(models().with_columns(pl.Series("config_json", configs)))
+    assert known.pop(PACKAGED) == (spotmini.MAX_PIXELS, spotmini.MIN_PIXELS)
     assert known == {"trained:m1": (12544, 3136), "trained:m4": (3000000, 784)}
     assert shown_pixels("trained:m1", known, 2_000_000, 40_000) == (12544, 3136)
     for policy in ("trained:m2", "trained:m4", "answerer-base"):

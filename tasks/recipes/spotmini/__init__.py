@@ -8,13 +8,14 @@ written by SpotAgent's pair of models, which is asked to think in one short sent
 from dataclasses import replace
 
 from schemas.settings.synthesize import Rule, SynthesizeSettings
+from tasks.agent.attempt import PACKAGED_PIXELS
 from tasks.agent.environment import Ask
 from tasks.agent.prompt import DIRECT
 from tasks.recipes.recipe import Writer, WriterContext
 from tasks.recipes.spotagent import RECIPE as SPOTAGENT
 from tasks.recipes.spotagent.observer_pair import ObserverPair
 
-MAX_PIXELS, MIN_PIXELS = 100_352, 40_000  # a view of 448 x 224 pixels, and the zoom its base was taught to read
+MAX_PIXELS, MIN_PIXELS = PACKAGED_PIXELS  # a view of 448 x 224 pixels, and the zoom its base was taught to read
 RESULTS = 1  # of a call: it is shown the best match alone
 REPLY_TOKENS = 128  # a right one has at most 70 or so
 
