@@ -29,7 +29,8 @@ from schemas.settings.train import TunerSettings as Tuner
 from tasks.train.grpo import Grpo, Reference
 from tasks.train.loop import Loop, prepare_model
 from tasks.train.memory import GIB, OVERHEAD_GIB, ROOM, Needed, Shape, fit, fit_text
-from tasks.train.rollouts.source import EmbeddedRollouts, Engines, Judged
+from tasks.train.rollouts.engines import Engines
+from tasks.train.rollouts.source import EmbeddedRollouts, Judged
 from tasks.train.supervised import Supervised
 
 CARDS = (80, 24, 48, 141)  # GB, in the order of what is asked most

@@ -40,8 +40,8 @@ from tasks.train.fast.families import fast_model
 from tasks.train.fast.model import FastModel
 from tasks.train.fast.padding import pad_vision
 from tasks.train.rollouts.engine import Rollout, RolloutEngine
+from tasks.train.rollouts.engines import Engines
 from tasks.train.rollouts.sampling import Sampling
-from tasks.train.rollouts.source import Engines
 from tasks.train.rollouts.vllm_engines import VllmEngines
 from tasks.train.token_samples import IGNORED, Completion, Group, Sample
 

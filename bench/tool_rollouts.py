@@ -40,7 +40,8 @@ from tasks.runtime.stage import open_inputs
 from tasks.services import Connections, connect
 from tasks.train.encoding import Encoder, Pictures, conversation_texts
 from tasks.train.loop import prepare_model
-from tasks.train.rollouts.source import Engines, Episode
+from tasks.train.rollouts.engines import Engines
+from tasks.train.rollouts.source import Episode
 from tasks.train.samples import STAGE, compute
 from tasks.train.tiny import build_model, build_processor
 from tasks.train.token_samples import Sample

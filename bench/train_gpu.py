@@ -46,7 +46,8 @@ from tasks.train.grpo import Grpo, Reference
 from tasks.train.loop import Loop, prepare_model
 from tasks.train.memory import ROOM, Load, fit, fit_text, memory_needed
 from tasks.train.memory import Shape as MemoryShape
-from tasks.train.rollouts.source import EmbeddedRollouts, Engines, Judged
+from tasks.train.rollouts.engines import Engines
+from tasks.train.rollouts.source import EmbeddedRollouts, Judged
 from tasks.train.supervised import Supervised
 from tasks.train.token_samples import IGNORED, Sample
 

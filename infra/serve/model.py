@@ -20,8 +20,8 @@ from tasks.train.fast.families import FAMILIES, fast_model
 from tasks.train.fast.padding import pad_vision
 from tasks.train.loading import load_model, open_processor
 from tasks.train.plain import PlainModel
+from tasks.train.rollouts.engines import Engines
 from tasks.train.rollouts.sampling import Sampling
-from tasks.train.rollouts.source import Engines
 from tasks.train.token_samples import Grid, Sample
 from tasks.train.trainable import TrainableModel
 

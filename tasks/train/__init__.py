@@ -1,11 +1,16 @@
 """Train: samples from an approved snapshot, then SFT, agentic cold start and GRPO, each from the one before."""
 
-from tasks.recipes.evaluation import training_steps
-from tasks.train import samples
-from tasks.train.opening import check_base as check
-from tasks.train.stage import COLD_START, GRPO, SFT
+import importlib
+from typing import TYPE_CHECKING, Any
 
-PHASES = [samples.STAGE, SFT, COLD_START, GRPO]
-STAGES = [*PHASES, *training_steps()]
+if TYPE_CHECKING:
+    from tasks.train.steps import PHASES, STAGES, check
 
 __all__ = ["PHASES", "STAGES", "check"]
+
+
+def __getattr__(name: str) -> Any:
+    """The steps import agents and services, so they are imported when requested: serving a model needs neither."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module("tasks.train.steps"), name)

@@ -16,7 +16,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
 import torch
@@ -28,10 +28,12 @@ from schemas.errors import GeofixError
 from schemas.messages import image_reference, image_references, parts_of, texts_of
 from tasks.agent.render import chat_template, render_text, turns_with_tools
 from tasks.imaging.images import model_view
-from tasks.lake.image_store import ImageStore
 from tasks.train.plain import PlainModel, as_pixels
 from tasks.train.token_samples import IGNORED, Grid, Sample
 from tasks.train.trainable import TrainableModel
+
+if TYPE_CHECKING:
+    from tasks.lake.image_store import ImageStore
 
 CACHE_BYTES = 256 * 1024 * 1024
 TURN, TURNS = "<|im_start|>", 1024  # the mark that begins a turn; turns that are kept as tokens
@@ -41,7 +43,7 @@ Out = TypeVar("Out")
 class Pictures:
     """Opens the pictures that messages name, within a pixel budget; small ones are kept in memory."""
 
-    def __init__(self, store: ImageStore, min_pixels: int, max_pixels: int) -> None:
+    def __init__(self, store: "ImageStore", min_pixels: int, max_pixels: int) -> None:
         self._store = store
         self._min_pixels = min_pixels
         self._max_pixels = max_pixels

@@ -29,7 +29,8 @@ from tasks.train.opening import base_folder, check_folder
 from tasks.train.ranks import ALONE, Ranks, gathered, shard
 from tasks.train.rehearsal import open_rehearsal
 from tasks.train.result import Result, finished_result
-from tasks.train.rollouts.source import EmbeddedRollouts, Engines, RolloutEngines, Rollouts, Scorer, recipe_scorer
+from tasks.train.rollouts.engines import Engines, RolloutEngines
+from tasks.train.rollouts.source import EmbeddedRollouts, Rollouts, Scorer, recipe_scorer
 from tasks.train.rollouts.vllm_engines import VllmEngines
 from tasks.train.stored import StoredJob
 from tasks.train.supervised import Supervised

@@ -41,8 +41,9 @@ from tasks.lake.image_store import ImageStore
 from tasks.recipes.recipe import rollout_prompt
 from tasks.services import Connections
 from tasks.train.encoding import Encoder
+from tasks.train.rollouts.engines import RolloutEngines
 from tasks.train.rollouts.sampling import Sampling
-from tasks.train.rollouts.source import Episode, RolloutEngines
+from tasks.train.rollouts.source import Episode
 from tasks.train.token_samples import IGNORED, Completion, Grid, Sample
 
 GATHER_S = 0.05  # a step of the engine costs the same for one rollout as for many: few are not started alone

@@ -40,8 +40,8 @@ from tasks.train.fast.model import FastModel
 from tasks.train.fast.padding import plain_state
 from tasks.train.rollouts import vllm_program
 from tasks.train.rollouts.engine import Rollout
+from tasks.train.rollouts.engines import RolloutEngines
 from tasks.train.rollouts.sampling import Sampling
-from tasks.train.rollouts.source import RolloutEngines
 from tasks.train.token_samples import Sample
 
 LOOK_S = 0.02  # between two looks for prompts that have come while others are being written

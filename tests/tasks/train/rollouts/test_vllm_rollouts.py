@@ -25,8 +25,8 @@ from tasks.train.fast.grouped import pack_groups
 from tasks.train.fast.model import FastModel
 from tasks.train.rollouts import vllm_program
 from tasks.train.rollouts.engine import Rollout
+from tasks.train.rollouts.engines import Engines
 from tasks.train.rollouts.sampling import Sampling
-from tasks.train.rollouts.source import Engines
 from tasks.train.rollouts.vllm_engines import VllmEngines
 from tasks.train.tiny import build_model, build_processor
 from tasks.train.token_samples import Completion, Group, Sample
