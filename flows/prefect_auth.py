@@ -1,6 +1,6 @@
 """Who may use a Prefect server that geofix starts: the holder of a secret, and no page of another address.
 
-Whoever may start a flow run may run any command as this user. Prefect's processes get the secret by the environment.
+Anyone who may start a flow run may run any command as this user. Prefect's processes get the secret by the environment.
 """
 
 import os

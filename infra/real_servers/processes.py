@@ -28,7 +28,7 @@ def home_of_servers() -> Iterator[Path]:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that nobody listens on, all different."""
+    """Free ports, all different."""
     with contextlib.ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
         for item in sockets:

@@ -36,7 +36,7 @@ class CollectSettings(Settings):
     prefer: Literal["order", "nearest"] = Field(
         "order",
         description="of several providers, in each search box: order: pictures of the first one before those of the "
-        "next; nearest: the best score, whoever has it",
+        "next; nearest: the best score of all",
         json_schema_extra=ADDED,
     )
     panoramas: int = Field(1, ge=0, le=20, description="panoramas wanted for a place")

@@ -29,7 +29,7 @@ class PictureRecord:
     camera_type: str | None = None
     creator: str | None = None
     captured_at: datetime | None = None
-    licence: str | None = None  # None: nobody allows its use, so it is not used
+    licence: str | None = None  # None: nothing allows its use, so it is not used
     platform: str = ""  # as credits name the provider
     more: Mapping[str, Any] = field(default_factory=dict)  # what else goes into `metadata_json`
 

@@ -1,5 +1,5 @@
 """Names to coordinates and back: by the protocols of Nominatim, Photon, Google and OpenCage, or by the packaged
-gazetteer, which asks nobody. All give the same (SpotAgent A.2)."""
+gazetteer, which asks no service. All give the same (SpotAgent A.2)."""
 
 import json
 import math
