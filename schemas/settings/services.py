@@ -331,8 +331,8 @@ class ToolsSettings(Settings):
     )
     recording: str | None = Field(
         None,
-        description="file of recorded answers, written by `geofix export --as frozen-tools`; for modes frozen and "
-        "nearest",
+        description="file of recorded answers, written by `geofix export --as frozen-tools`, or the folder of a set "
+        "that was published --with-tools; for modes frozen and nearest",
     )
     nearest_iou: float = Field(
         0.7, gt=0, le=1, description="of mode nearest: least intersection over union of two boxes in one picture"

@@ -40,6 +40,7 @@ from tasks.agent.toolbox import NOT_RECORDED
 from tasks.lake.image_store import ImageStore
 from tasks.recipes.recipe import rollout_prompt
 from tasks.services import Connections
+from tasks.services.calls import spending_of
 from tasks.train.encoding import Encoder
 from tasks.train.rollouts.sampling import Sampling
 from tasks.train.rollouts.source import Episode, RolloutEngines
@@ -58,6 +59,7 @@ class Rollout:
 
     environment: Environment
     prompt: Sample
+    image_id: str = ""
     ids: list[int] = field(default_factory=list)
     is_policy: list[bool] = field(default_factory=list)
     log_probs: list[float] = field(default_factory=list)  # of the policy's tokens
@@ -194,7 +196,7 @@ class ToolRollouts:
 
     def draw(self, prompts: Sequence[Sample], rows: Sequence[Mapping[str, Any]]) -> list[list[Episode]]:
         groups = [
-            [Rollout(self._make(row), prompt) for _ in range(self._size)]
+            [Rollout(self._make(row), prompt, str(row.get("image_id") or "")) for _ in range(self._size)]
             for prompt, row in zip(prompts, rows, strict=True)
         ]
         self._engines.refresh_weights()
@@ -249,7 +251,8 @@ class ToolRollouts:
             usage=Usage(prompt_tokens=rollout.length - len(ids), completion_tokens=len(ids)),
             finish_reason="stop" if is_whole else "length",
         )
-        await environment.step(reply)
+        with spending_of(rollout.image_id):  # what tools answer is kept as the picture's, and leaves with it
+            await environment.step(reply)
         rollout.is_finished = is_whole
         if environment.done:
             if environment.end_reason == TOOL_OUTAGE:
