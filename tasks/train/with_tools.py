@@ -7,7 +7,7 @@ are; what tools answered is added after them, with its pictures, and bears no lo
 With live services, which replies are written side by side follows from how fast they answer, and so do the random
 numbers they are drawn with: two runs need not be the same bit by bit. While answers are recorded, and with recorded
 ones, all rollouts go in step: the next replies begin when every tool has answered, in the rollouts' own order, and a
-run that is done again is the same.
+run that is done again is the same; its weights too, with one thread (sums of several differ in their last bits).
 """
 
 from __future__ import annotations
