@@ -41,6 +41,7 @@ from tasks.train.samples import STAGE as SAMPLES
 from tasks.train.samples import compute as compute_samples
 
 _SECTIONS = ("synthesize", "difficulty", "train", "evaluate")
+FAMILIES = {"qwen2_5_vl": "Qwen2.5-VL", "qwen3_vl": "Qwen3-VL", "qwen3_vl_moe": "Qwen3-VL with experts"}  # of `tiny`
 _NAN = float("nan")
 _EMPTY = Metric("", _NAN, _NAN, _NAN, 0)
 _SHOWN = 12  # settings named in the report; its JSON has all
@@ -302,7 +303,8 @@ class Sweep:
 
     def _differences(self, config: Config, rows: Mapping[str, RowResult], changed: Mapping[str, Any]) -> Iterator[str]:
         base = config.train.base
-        base_name = f"a Qwen2.5-VL of {config.train.tiny.layers} layers with random weights" if base == "tiny" else base
+        tiny = config.train.tiny
+        base_name = f"a {FAMILIES[tiny.family]} of {tiny.layers} layers with random weights" if base == "tiny" else base
         names_by_policy: dict[str, list[str]] = {}
         for name, row in rows.items():
             if row.policy and not row.model_id:

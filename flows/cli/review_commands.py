@@ -16,6 +16,7 @@ from flows.cli.printing import print_json, program
 from schemas.errors import InputError, LakeUnwritable, NotFound
 
 if TYPE_CHECKING:
+    from tasks.agent.recording import Written
     from tasks.lake import Lake
 
 GROUP = "Review"
@@ -37,6 +38,7 @@ def register(app: typer.Typer) -> None:
             [
                 "geofix export 3c44bc07 --as hf",
                 "geofix export 3c44bc07 --as geoparquet --out /data/published",
+                "geofix export 3c44bc07 --as hf --with-tools",
                 "geofix export --as frozen-tools --out tools.sqlite",
             ],
         ),
@@ -125,6 +127,9 @@ def export(
     out: Annotated[
         str | None, typer.Option(metavar="FOLDER", show_default="geofix-SNAPSHOT-FORMAT", help="A new folder.")
     ] = None,
+    with_tools: Annotated[
+        bool, typer.Option("--with-tools", help="With what tools were answered about its pictures.")
+    ] = False,
 ) -> int:
     """Publish an approved snapshot with its pictures, licences and a dataset card; or what tools answered.
 
@@ -139,29 +144,42 @@ def export(
     if snapshot is None:
         raise UsageError(f"name the snapshot to publish: geofix export SNAPSHOT --as {form}")
     lake = existing_lake(call)
-    done = write(lake, snapshot, form, Path(out or f"geofix-{snapshot}-{form}"))
+    done = write(lake, snapshot, form, Path(out or f"geofix-{snapshot}-{form}"), _asked(call) if with_tools else None)
     if call.as_json:
         print_json({**dataclasses.asdict(done), "folder": str(done.folder)})
     elif not call.quiet:
         print(f"{done.pictures:,} pictures of snapshot {done.snapshot_id} as {done.form}")
+        if done.tools is not None:
+            print(f"{done.tools.answers:,} answers of tools about them; {_left_out(done.tools)}")
         print(
             f"{done.files:,} files, {done.bytes / 1e6:,.1f} MB in {done.folder}; {done.folder / 'README.md'} says how"
         )
     return DONE
 
 
-def _export_tools(call: Call, path: Path) -> int:
-    from flows.cli.lake import existing_lake
-    from tasks.agent.recording import write_recording
+def _asked(call: Call) -> tuple[str, str]:
+    """Whom the tools ask: for texts, and by parts of pictures."""
     from tasks.agent.service_tools import asked_services
     from tasks.services import connect
 
-    config = call.options().resolve()
-    lake = existing_lake(call, read_only=True)
-    connections = connect(config.services, {}, ())
-    written = write_recording(
-        lake.state, asked_services(connections), path, asked_services(connections, of_pictures=True)
+    connections = connect(call.options().resolve().services, {}, ())
+    return asked_services(connections), asked_services(connections, of_pictures=True)
+
+
+def _left_out(written: "Written") -> str:
+    return (
+        f"left out: {written.of_other_pictures:,} about others, {written.of_others:,} of other services, "
+        f"{written.pictures:,} pictures"
     )
+
+
+def _export_tools(call: Call, path: Path) -> int:
+    from flows.cli.lake import existing_lake
+    from tasks.agent.recording import write_recording
+
+    lake = existing_lake(call, read_only=True)
+    services, of_pictures = _asked(call)
+    written = write_recording(lake.state, services, path, of_pictures)
     if call.as_json:
         print_json({"file": str(path), **dataclasses.asdict(written)})
     elif not call.quiet:

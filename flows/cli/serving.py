@@ -14,7 +14,7 @@ from schemas.errors import GeofixError, InputError
 from schemas.extras import require_extras
 
 GROUP = "Servers and more"
-NEWEST = "newest"
+NEWEST, PICTURES = "newest", "pictures"
 
 
 class Engine(StrEnum):
@@ -27,19 +27,31 @@ class Engine(StrEnum):
 def register(app: typer.Typer) -> None:
     """The command."""
     command(
-        app, GROUP, ["geofix serve newest --key-env MY_KEY", "geofix serve /models/mine --engine vllm --port 8000"]
+        app,
+        GROUP,
+        [
+            "geofix serve newest --key-env MY_KEY",
+            "geofix serve /models/mine --engine vllm --port 8000",
+            "geofix serve pictures",
+        ],
     )(serve)
 
 
 def serve(
     call: Call,
     model: Annotated[
-        str, typer.Argument(help="Id of a model in the lake, `newest`, `finds-1`, or a checkpoint's folder.")
+        str,
+        typer.Argument(
+            help="Id of a model in the lake, `newest`, `finds-1`, or a checkpoint's folder; `pictures`: a search by "
+            "pictures among the lake's own (services.image_search.protocol=lake)."
+        ),
     ],
     engine: Annotated[Engine, typer.Option(help="embedded: in this process; vllm: the `vllm` command.")] = (
         Engine.embedded
     ),
-    port: Annotated[int, typer.Option(min=1, max=65535)] = 8761,
+    port: Annotated[
+        int | None, typer.Option(min=1, max=65535, show_default="8761, of pictures 8762", help="Port on loopback.")
+    ] = None,
     threads: Annotated[int, typer.Option(min=1, help="CPU threads of the embedded engine.")] = 1,
     max_context: Annotated[int, typer.Option(min=64, help="Tokens of prompt and answer together.")] = 32_768,
     key_env: Annotated[
@@ -47,9 +59,12 @@ def serve(
         typer.Option(metavar="NAME", help="Environment variable with the key that clients send as a Bearer token."),
     ] = None,
 ) -> int:
-    """Serve a trained model in OpenAI's protocol until stopped."""
+    """Serve a trained model in OpenAI's protocol, or a search by pictures, until stopped."""
     if key_env and not os.environ.get(key_env):
         raise InputError(f"--key-env {key_env}: this environment variable is not set; it holds the key")
+    if model == PICTURES:
+        return _pictures(call, port or 8762, os.environ[key_env] if key_env else None)
+    port = port or 8761
     if engine is Engine.embedded:
         require_extras("geofix serve", "train")
     folder = _folder(call, model)
@@ -63,6 +78,23 @@ def serve(
     options = ["--model", str(folder), "--port", str(port), "--threads", str(threads)]
     key = ["--key-env", key_env] if key_env else []
     return main([*options, "--max-context", str(max_context), *key])
+
+
+def _pictures(call: Call, port: int, key: str | None) -> int:
+    from flows.cli.lake import existing_lake
+    from infra.serve.look_alikes import serve_pictures
+    from tasks.agent.look_alikes import LookAlikes
+    from tasks.runtime.snapshots import approved_snapshot
+
+    lake = existing_lake(call, read_only=True)
+    snapshot = approved_snapshot(lake)
+    index = LookAlikes(lake, snapshot)
+    print(
+        f"{index.count:,} pictures of snapshot {snapshot.snapshot_id} at http://127.0.0.1:{port}, until Ctrl-C",
+        flush=True,
+    )
+    serve_pictures(index, port, key)
+    return 0
 
 
 def _folder(call: Call, model: str) -> Path:

@@ -51,11 +51,11 @@ class Service:
                 Route("/v1/models", self.models),
                 Route("/v1/chat/completions", self.chat, methods=["POST"]),
             ],
-            exception_handlers={Refused: _refusal, HTTPException: _no_such_thing, Exception: _broken},
+            exception_handlers={Refused: refusal, HTTPException: no_such_thing, Exception: _broken},
         )
 
     async def health(self, request: Request) -> JSONResponse:
-        _check_sender(request, self._host)
+        check_sender(request, self._host)
         return JSONResponse({"service": "geofix-serve", "model": self._name})
 
     async def models(self, request: Request) -> JSONResponse:
@@ -66,7 +66,7 @@ class Service:
 
     async def chat(self, request: Request) -> JSONResponse:
         self._check_key(request)
-        chat_request = read_request(await _body(request))
+        chat_request = read_request(await read_body(request))
         if chat_request.model != self._name:
             raise Refused(404, f"model '{chat_request.model[:100]}' is not served here", "model_not_found", "model")
         if self._waiting >= MAX_WAITING:
@@ -88,13 +88,13 @@ class Service:
         return Waiting(read, Sampling(chat_request.temperature, chat_request.top_k, chat_request.top_p))
 
     def _check_key(self, request: Request) -> None:
-        _check_sender(request, self._host)
+        check_sender(request, self._host)
         header = request.headers.get("authorization", "").encode()
         if self._key is not None and not hmac.compare_digest(header, f"Bearer {self._key}".encode()):
             raise Refused(401, "Incorrect API key provided", "invalid_api_key")
 
 
-def _check_sender(request: Request, known: str) -> None:
+def check_sender(request: Request, known: str) -> None:
     """Refuse what a page of another address makes a browser send, also one whose name was led to this machine."""
     host, origin = request.headers.get("host", ""), request.headers.get("origin")
     if not is_loopback(f"http://{host}") and (not known or urlsplit(f"http://{host}").hostname != known.lower()):
@@ -103,7 +103,8 @@ def _check_sender(request: Request, known: str) -> None:
         raise Refused(403, "pages of other addresses are not answered", "wrong_origin")
 
 
-async def _body(request: Request) -> bytes:
+async def read_body(request: Request) -> bytes:
+    """The body, if it is neither too large nor too slow."""
     body = bytearray()
     try:
         async with asyncio.timeout(REQUEST_S):
@@ -148,17 +149,19 @@ def _completion(chat_request: ChatRequest, answer: "Answer") -> dict[str, Any]:
     }
 
 
-async def _no_such_thing(request: Request, error: Exception) -> JSONResponse:
+async def no_such_thing(request: Request, error: Exception) -> JSONResponse:
+    """The answer to an address that is not served."""
     assert isinstance(error, HTTPException)
-    return await _refusal(request, Refused(error.status_code, f"{error.detail}: {request.url.path}", "unknown_url"))
+    return await refusal(request, Refused(error.status_code, f"{error.detail}: {request.url.path}", "unknown_url"))
 
 
 async def _broken(request: Request, error: Exception) -> JSONResponse:
     # The traceback is in the log; a client learns only that it is not to blame.
-    return await _refusal(request, Refused(500, f"the model failed: {type(error).__name__}", "server_error"))
+    return await refusal(request, Refused(500, f"the model failed: {type(error).__name__}", "server_error"))
 
 
-async def _refusal(request: Request, error: Exception) -> JSONResponse:
+async def refusal(request: Request, error: Exception) -> JSONResponse:
+    """The answer to a request that is refused."""
     assert isinstance(error, Refused)
     kind = "server_error" if error.status >= 500 else "invalid_request_error"
     shape = {"message": error.message, "type": kind, "param": error.param, "code": error.code}

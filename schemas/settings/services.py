@@ -42,6 +42,8 @@ OFFLINE_MAPS_KEY = "offline-world-maps"
 OFFLINE_PLACES_KEY = "AIza-offline-world"
 OFFLINE_VISION_KEY = "AIza-offline-vision"
 
+LAKE_PICTURES_URL = "http://127.0.0.1:8762"  # of `geofix serve pictures`
+
 _OFFLINE_TILES = "/mapillary-tiles/maps/vtp/mly1_public/2"
 _OFFLINE_FILES = "/blob/{account}/{container}/"
 
@@ -226,13 +228,23 @@ class SearchEndpoint(Endpoint):
 
 
 class ImageSearchEndpoint(Endpoint):
-    """Search by a picture: Google's Cloud Vision, or a server that answers as it does."""
+    """Search by a picture: Google's Cloud Vision, a server that answers as it does, or the lake's own pictures."""
 
     elsewhere: ClassVar[dict[str, Any]] = {"public_key": None}
 
+    protocol: Literal["google", "lake"] = Field(
+        "google", description="lake: `geofix serve pictures`, which is also told whose crop it is sent"
+    )
     base_url: str = f"{OFFLINE_URL}/vision"
     key_env: str | None = "GOOGLE_VISION_KEY"
     public_key: str | None = OFFLINE_VISION_KEY
+
+    @model_validator(mode="before")
+    @classmethod
+    def _is_ours(cls, data: Any) -> Any:
+        if isinstance(data, dict) and data.get("protocol") == "lake":
+            return {"base_url": LAKE_PICTURES_URL, "key_env": None, "public_key": None, **data}
+        return data
 
 
 class MapsEndpoint(Endpoint):
@@ -331,8 +343,8 @@ class ToolsSettings(Settings):
     )
     recording: str | None = Field(
         None,
-        description="file of recorded answers, written by `geofix export --as frozen-tools`; for modes frozen and "
-        "nearest",
+        description="file of recorded answers, written by `geofix export --as frozen-tools`, or the folder of a set "
+        "that was published --with-tools; for modes frozen and nearest",
     )
     nearest_iou: float = Field(
         0.7, gt=0, le=1, description="of mode nearest: least intersection over union of two boxes in one picture"

@@ -20,9 +20,10 @@ from typing import Any
 from schemas.errors import InputError
 from tasks.agent.toolbox import NAMESPACE, NOT_RECORDED, kept_output
 from tasks.agent.tools import ToolMistake, ToolOutput
-from tasks.services.response_store import FILE, digest_key, unpack
+from tasks.services.response_store import FILE, digest_key, pack, unpack
 
 VERSION = 1
+TOOLS_FILE = "tools.sqlite"  # of a published set
 BOX = "bbox_2d"  # the argument that is a box in the picture
 _ANSWERS = "CREATE TABLE answers (key TEXT PRIMARY KEY, tool TEXT, arguments TEXT, value BLOB) WITHOUT ROWID"
 _FACTS = "CREATE TABLE facts (name TEXT PRIMARY KEY, value TEXT)"
@@ -36,14 +37,19 @@ class Written:
     by_tool: dict[str, int]
     without_question: int  # kept by an older version, which did not write the question down
     of_others: int  # asked of other services than those that are configured
+    of_other_pictures: int = 0  # asked about pictures that are not published
+    pictures: int = 0  # answers that are pictures, whose licence is not known
 
 
 class Recording:
     """A file of recorded answers, read by every worker; what it answered is counted in this process."""
 
     def __init__(self, file: str | Path, tolerance: tuple[float, float] | None = None) -> None:
-        """`tolerance` is the least overlap of boxes and the least share of common words; None: exactly or not."""
-        self.file, self.misses, self.found, self.near = Path(file), 0, 0, 0
+        """`file` may be the folder of a published set. `tolerance` is the least overlap of boxes and the least share of
+        common words; None: exactly or not."""
+        folder = Path(file)
+        self.file = folder / TOOLS_FILE if folder.is_dir() else folder
+        self.misses, self.found, self.near = 0, 0, 0
         self._opened, self._tolerance = threading.local(), tolerance
         self._asked = lru_cache(maxsize=None)(self._questions)
         with self._reading() as opened:
@@ -131,36 +137,50 @@ def _words(text: str) -> frozenset[str]:
     return frozenset(re.findall(r"\w+", text.casefold()))
 
 
-def write_recording(state: Path, services: str, file: Path, of_pictures: str = "") -> Written:
+# Whether a question may be published: the item that asked it first, and its arguments.
+IsPublished = Callable[[str, dict[str, Any]], bool]
+
+
+def write_recording(
+    state: Path, services: str, file: Path, of_pictures: str = "", is_published: IsPublished | None = None
+) -> Written:
     """Write what these services answered to tools of a lake, whose state folder this is, to a new file.
 
-    `of_pictures` are those of tools that send a part of the picture. The same answers make the same bytes.
+    `of_pictures` are those of tools that send a part of the picture. With `is_published` only what it allows is
+    written, without answers that are pictures and without the servers' names. The same answers make the same bytes.
     """
     kept: dict[str, tuple[str, str, bytes]] = {}
-    without_question = of_others = 0
+    without_question = of_others = of_other_pictures = pictures = 0
     source = state / FILE
     if source.is_file():
         with contextlib.closing(sqlite3.connect(f"{source.absolute().as_uri()}?mode=ro", uri=True)) as opened:
-            for (value,) in opened.execute(
-                "SELECT value FROM responses WHERE namespace = ? ORDER BY key", (NAMESPACE,)
+            for item_id, value in opened.execute(
+                "SELECT item_id, value FROM responses WHERE namespace = ? ORDER BY key", (NAMESPACE,)
             ):
-                head, _ = unpack(value)
+                head, body = unpack(value)
                 if "asked" not in head:
                     without_question += 1
                 elif head["services"] not in (services, of_pictures):
                     of_others += 1
+                elif is_published is not None and not is_published(item_id or "", head["asked"][1]):
+                    of_other_pictures += 1
+                elif is_published is not None and head.get("is_picture"):
+                    pictures += 1
                 else:
                     tool, arguments, *_ = head["asked"]
+                    if is_published is not None:
+                        value = pack({name: head[name] for name in head if name != "services"}, body)
                     kept[digest_key(*head["asked"])] = tool, json.dumps(arguments, ensure_ascii=False), value
     partial = file.with_name(file.name + ".partial")
     partial.unlink(missing_ok=True)
+    facts = [("version", str(VERSION)), *([("services", services)] if is_published is None else [])]
     with contextlib.closing(sqlite3.connect(partial)) as opened:
         opened.execute(_ANSWERS)
         opened.execute(_FACTS)
-        opened.executemany("INSERT INTO facts VALUES (?, ?)", [("services", services), ("version", str(VERSION))])
+        opened.executemany("INSERT INTO facts VALUES (?, ?)", sorted(facts))
         opened.executemany("INSERT INTO answers VALUES (?, ?, ?, ?)", [(key, *kept[key]) for key in sorted(kept)])
         opened.commit()
     partial.replace(file)
     tools = [tool for tool, _, _ in kept.values()]
     by_tool = {tool: tools.count(tool) for tool in sorted(set(tools))}
-    return Written(len(kept), by_tool, without_question, of_others)
+    return Written(len(kept), by_tool, without_question, of_others, of_other_pictures, pictures)

@@ -21,6 +21,7 @@ from tasks.services.response_store import Responses, ask_once, digest_key, pack,
 
 RESULT_CHARS = 6000
 NAMESPACE = "tool"  # of answers in the response store
+PICTURE = "picture"  # beside the arguments of tools that send a part of it: the sha256 of its bytes
 NOT_RECORDED = "nothing is recorded for this; try another way"
 
 
@@ -168,7 +169,7 @@ class Toolbox:
         if spec.service is None or self._responses is None:
             return await ask()
         limits = [self.context.max_results, *([self.context.search_results] if self.context.search_results else [])]
-        of_picture = {"picture": picture.original_sha256} if spec.needs_picture and picture is not None else {}
+        of_picture = {PICTURE: picture.original_sha256} if spec.needs_picture and picture is not None else {}
         return await self._responses.ask_once([spec.name, arguments | of_picture, *limits], ask)
 
     def _refused(self, call: ToolCall, why: str, well_formed: bool = True, outage: str = "") -> CallResult:

@@ -36,7 +36,7 @@ class Finds(Protocol):
 class LooksUp(Protocol):
     """A search by a picture."""
 
-    async def look_alikes(self, jpeg: bytes, max_results: int = 10) -> list[SearchResult]: ...
+    async def look_alikes(self, jpeg: bytes, max_results: int = 10, of: str = "") -> list[SearchResult]: ...
 
 
 class Geocodes(Protocol):
@@ -176,7 +176,8 @@ async def image_search(context: ToolContext, bbox_2d: list[float]) -> ToolOutput
     """
     service = require_part(context.image_search, "a search by pictures")
     region = await _region(context, bbox_2d)
-    pages = await ask_service(service.look_alikes(region, context.search_results or context.max_results))
+    of = require_part(context.picture, "a picture").original_sha256
+    pages = await ask_service(service.look_alikes(region, context.search_results or context.max_results, of))
     return ToolOutput({"bbox_2d": bbox_2d, "results": _numbered(pages, str(bbox_2d))})
 
 

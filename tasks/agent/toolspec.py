@@ -31,7 +31,7 @@ class ToolSpec:
     types: Mapping[str, Any]
     explained: Mapping[str, str]
     function: Callable[..., Any]
-    service: str | None = None  # whom it asks, by the name of its connection; None: no service, so nothing is kept of it
+    service: str | None = None  # the connection it asks; None: no service, so nothing is kept of it
     needs_picture: bool = False
     thousandths: bool = False  # its boxes are in thousandths of the picture's sides, not in pixels
 

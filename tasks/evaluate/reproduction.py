@@ -284,7 +284,7 @@ class Reproduction:
         if ours is None or not count or self.table.measures == "training":
             return pictures.name
         of = "" if ours.source or not pictures.source else " of the lake's benchmark"
-        return f"{pictures.name} (ours: {count:,} pictures{of})"
+        return f"{pictures.name} (ours: {count:,} picture{'s' * (count > 1)}{of})"
 
     def as_json(self) -> dict[str, Any]:
         """Everything, for a machine."""

@@ -91,6 +91,10 @@ def _stored(data: bytes, kind: str, stays: bool, rules: PictureRules) -> tuple[b
     if kind == "panorama":
         refuse_part(data)
         width, height = rules.panorama_width, rules.panorama_width // 2
+        original = Encoded.open(data)
+        is_stored_size = (original.facts.width, original.facts.height, original.facts.format) == (width, height, "JPEG")
+        if is_stored_size and original.orientation == 1 and width * height >= rules.panorama_min_pixels:
+            return cleaned(data)  # not coded a second time: a published panorama keeps its bytes
         lying = cleaned(data, turn=False)[0] if stays else data
         panorama = equirectangular(lying, width, height, rules.panorama_min_pixels)
         return panorama, ImageFacts(width, height, "JPEG", "jpg")

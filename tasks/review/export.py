@@ -17,8 +17,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from schemas.errors import GeofixError, InputError
+from tasks.agent.recording import TOOLS_FILE, Written, write_recording
+from tasks.agent.toolbox import PICTURE
 from tasks.lake import Commit, Lake
 from tasks.runtime.items.identity import code_version, digest, new_run_id
+from tasks.runtime.items.withdrawals import is_about
 from tasks.runtime.snapshots import Snapshot, decision_text, find_snapshot
 from tasks.runtime.stage import Inputs
 
@@ -242,7 +245,24 @@ LOAD = {
 }
 
 
-def dataset_card(published: Published, form: str) -> str:
+def write_tools(published: Published, lake: Lake, services: tuple[str, str], file: Path) -> Written:
+    """What these services, and those that are sent parts of pictures, answered to agents about these pictures."""
+    image_ids, digests = frozenset(published.rows["image_id"]), frozenset(published.rows["sha256"])
+
+    def is_published(item_id: str, arguments: dict[str, Any]) -> bool:
+        return arguments[PICTURE] in digests if PICTURE in arguments else is_about(item_id, image_ids)
+
+    of_texts, of_pictures = services
+    written = write_recording(lake.state, of_texts, file, of_pictures, is_published)
+    if not written.answers:
+        raise GeofixError(
+            f"no answer of a tool about snapshot {published.snapshot_id} is kept: record some with "
+            "services.tools.mode=record, or export it without --with-tools"
+        )
+    return written
+
+
+def dataset_card(published: Published, form: str, tools: Written | None = None) -> str:
     """README.md, with the front matter that the Hub reads where the files are Parquet."""
     rows, snapshot = published.rows, published.snapshot
     licences = rows.group_by("licence").len("pictures").sort("pictures", "licence", descending=[True, False])
@@ -266,6 +286,15 @@ def dataset_card(published: Published, form: str) -> str:
     )
     files = {split: f"data/{split}-*.parquet" for split in published.splits}
     parts.append("\n## Loading\n\n```python\n" + LOAD[form].replace("FILES", json.dumps(files)) + "\n```\n")
+    if tools is not None:
+        counts = ", ".join(f"{count:,} by {tool}" for tool, count in tools.by_tool.items())
+        parts.append("## Recorded tools\n")
+        parts.append(
+            f"`{TOOLS_FILE}` holds {tools.answers:,} answers ({counts}) of services to agents that were asked about "
+            "these pictures. geofix trains with them and asks no service: `services.tools.mode: frozen` and "
+            "`services.tools.recording` with this folder. The licences above do not cover these texts, which others "
+            f"wrote: their services' terms do. Answers that are pictures are left out ({tools.pictures:,}).\n"
+        )
     parts.append("## How it was made\n")
     versions = ", ".join(f"{name} {number}" for name, number in json.loads(snapshot["table_versions_json"]).items())
     parts.append(
@@ -326,12 +355,14 @@ class Exported:
     pictures: int
     files: int
     bytes: int
+    tools: Written | None = None
 
 
-def export(lake: Lake, snapshot_id: str, form: str, folder: Path) -> Exported:
+def export(lake: Lake, snapshot_id: str, form: str, folder: Path, tools_of: tuple[str, str] | None = None) -> Exported:
     """The snapshot in a new folder. It is written under another name and renamed: a killed export leaves none.
 
-    It is registered before its folder has its name: a withdrawal names every copy there may be.
+    It is registered before its folder has its name: a withdrawal names every copy there may be. With `tools_of`, the
+    names of services as `asked_services` has them, their recorded answers go along.
     """
     if form not in FORMATS:
         raise InputError(f"--as {form}: there is no such format; the formats are {', '.join(FORMATS)}")
@@ -343,7 +374,8 @@ def export(lake: Lake, snapshot_id: str, form: str, folder: Path) -> Exported:
     partial.mkdir()
     try:
         FORMATS[form](chosen, lake, partial)
-        (partial / "README.md").write_text(dataset_card(chosen, form), encoding="utf-8")
+        tools = write_tools(chosen, lake, tools_of, partial / TOOLS_FILE) if tools_of is not None else None
+        (partial / "README.md").write_text(dataset_card(chosen, form, tools), encoding="utf-8")
         (partial / "ATTRIBUTION.csv").write_bytes(attributions(chosen))
         _register(lake, chosen, form, folder)
         if folder.exists():
@@ -353,7 +385,7 @@ def export(lake: Lake, snapshot_id: str, form: str, folder: Path) -> Exported:
         shutil.rmtree(partial, ignore_errors=True)
     files = [path for path in folder.rglob("*") if path.is_file()]
     size = sum(path.stat().st_size for path in files)
-    return Exported(folder, form, chosen.snapshot_id, chosen.rows.height, len(files), size)
+    return Exported(folder, form, chosen.snapshot_id, chosen.rows.height, len(files), size, tools)
 
 
 def _register(lake: Lake, published: Published, form: str, folder: Path) -> None:

@@ -61,6 +61,14 @@ class Scored:
     turns: tuple[float, ...] = ()  # of the reward, what each reply earned; the rest is earned by the last
 
 
+BEHAVIOUR = "behaviour/"  # before the names of parts that are shares of rollouts and no terms of the sum
+
+
+def figure_name(part: str) -> str:
+    """How a part is called among a step's figures."""
+    return part if part.startswith(BEHAVIOUR) else f"reward/{part}"
+
+
 @dataclass(frozen=True)
 class Excluded:
     """A rollout that a tool or service failed: it leaves its group and is counted, it is not a wrong answer."""

@@ -1,4 +1,5 @@
-"""Reverse image search: pages with pictures like a given one, as Google's Cloud Vision finds them (web detection).
+"""Reverse image search: pages with pictures like a given one, as Google's Cloud Vision finds them (web detection), or a
+lake's own pictures (`geofix serve pictures`).
 
 The picture goes along in the request; no address that an answer names is fetched. What comes back was written by
 strangers: data, never instructions.
@@ -24,11 +25,19 @@ class ImageSearch(ServiceClient):
 
     def __init__(self, connection: Connection, **http_options: Any) -> None:
         super().__init__(connection, key_header(connection, "X-Goog-Api-Key", ""), **http_options)
+        self._is_lake = getattr(connection.endpoint, "protocol", None) == "lake"
 
-    async def look_alikes(self, jpeg: bytes, max_results: int = 10) -> list[SearchResult]:
-        """The pages found; none is an empty list. The service tells their titles, not what stands on them."""
+    async def look_alikes(self, jpeg: bytes, max_results: int = 10, of: str = "") -> list[SearchResult]:
+        """The pages found; none is an empty list. The service tells their titles, not what stands on them.
+
+        `of` is the sha256 of the whole picture. Only a lake's own search is told it, to leave that place out.
+        """
         feature = {"type": "WEB_DETECTION", "maxResults": max_results}
-        body = {"requests": [{"image": {"content": base64.b64encode(jpeg).decode()}, "features": [feature]}]}
+        body: dict[str, Any] = {
+            "requests": [{"image": {"content": base64.b64encode(jpeg).decode()}, "features": [feature]}]
+        }
+        if self._is_lake:
+            body["labels"] = {"picture": of}
         expected = Expected(classify=lambda response: invalid_google_key(self._http.service, response))
         value, response = await self._http.request_json("POST", "/v1/images:annotate", body=body, expected=expected)
         answers = value.get("responses") if isinstance(value, dict) else None

@@ -14,6 +14,7 @@ import hashlib
 import json
 import os
 import queue
+import re
 import sqlite3
 import threading
 import time
@@ -30,6 +31,8 @@ BUSY_S = 60.0  # how long to wait for other processes' transactions, each of whi
 BATCH_S = 0.004  # a model takes a hundred times as long
 MOST_BYTES = 1_000_000_000  # of answers that expire; the oldest make room
 TRIM_BYTES = 50_000_000  # written by this process between two looks at the sum
+SCHEME = "geofix:"  # of the address of a picture of the lake, before its id, where an answer names one
+_ADDRESS = re.compile(SCHEME.encode() + rb"[0-9A-Za-z]+")
 VACUUM_PAGES = 20_000  # given back to the disk at a time: 80 MB
 WAL_PAGES = 8000  # 32 MB between two checkpoints: a picture must not cause one each
 
@@ -211,7 +214,10 @@ class ResponseStore:
         return results
 
     def forget_items(self, is_meant: Callable[[str], bool]) -> int:
-        """Delete the answers to these items, and all that expire, without a trace; returns how many were to items."""
+        """Delete the answers to these items, those that name one, and all that expire, without a trace.
+
+        Returns how many were to items.
+        """
         with self._file.reading() as file:
             file.execute("PRAGMA secure_delete=ON")
         with self._file.transaction() as file:
@@ -219,6 +225,10 @@ class ResponseStore:
             meant = [item_id for (item_id,) in file.execute(items).fetchall() if is_meant(item_id)]
             mine = "DELETE FROM responses WHERE item_id IN (SELECT value FROM json_each(?))"
             gone = file.execute(mine, (json.dumps(meant),)).rowcount
+            naming = "SELECT rowid, value FROM responses WHERE instr(value, CAST(? AS BLOB))"
+            for rowid, value in file.execute(naming, (SCHEME,)).fetchall():  # answers that name one of them
+                if any(is_meant(address.decode()) for address in _ADDRESS.findall(value)):
+                    file.execute("DELETE FROM responses WHERE rowid = ?", (rowid,))
             file.execute("DELETE FROM responses WHERE expires_at IS NOT NULL")  # they may list or hold pictures
         with self._file.reading() as file:
             file.executescript("PRAGMA wal_checkpoint(TRUNCATE)")

@@ -16,6 +16,7 @@ import torch
 from schemas.errors import GeofixError
 from schemas.settings.train import GrpoSettings, TrainSettings
 from tasks.reward.advantage import advantages, turn_advantages
+from tasks.reward.outcome import figure_name
 from tasks.train.checkpoints import Progress
 from tasks.train.encoding import CACHE_BYTES, Ahead
 from tasks.train.fast.layout import sent
@@ -396,5 +397,5 @@ def figures_of(drawn: Sequence[RolloutStats]) -> Figures:
         figures["tool_near"] = sum(stats.tool_near for stats in drawn) / calls  # answered by the nearest question
         figures["tool_error_rate"] = sum(stats.tool_errors for stats in drawn) / calls  # GeoVista, figure 7
     for name in sorted({name for stats in used for name in stats.judged.parts}):
-        figures[f"reward/{name}"] = float(np.mean([stats.judged.parts.get(name, 0.0) for stats in used]))
+        figures[figure_name(name)] = float(np.mean([stats.judged.parts.get(name, 0.0) for stats in used]))
     return figures

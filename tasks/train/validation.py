@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from tasks.reward.metrics import THRESHOLDS_KM
+from tasks.reward.outcome import figure_name
 from tasks.train.encoding import Encoder
 from tasks.train.fast.packing import bins
 from tasks.train.loop import Figures
@@ -50,7 +51,7 @@ def validator(
         figures["unread"] = sum(judgement.reason is not None for judgement in judged) / len(judged)
         parts = sorted({name for judgement in used for name in judgement.parts})
         figures |= {
-            f"reward/{name}": sum(judgement.parts.get(name, 0.0) for judgement in used) / len(used) for name in parts
+            figure_name(name): sum(judgement.parts.get(name, 0.0) for judgement in used) / len(used) for name in parts
         }
         errors = [judgement.error_km for judgement in judged]
         if not parts or any(error is not None for error in errors):  # a reward by levels alone measures no distance

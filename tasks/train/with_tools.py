@@ -7,7 +7,7 @@ are; what tools answered is added after them, with its pictures, and bears no lo
 With live services, which replies are written side by side follows from how fast they answer, and so do the random
 numbers they are drawn with: two runs need not be the same bit by bit. While answers are recorded, and with recorded
 ones, all rollouts go in step: the next replies begin when every tool has answered, in the rollouts' own order, and a
-run that is done again is the same.
+run that is done again is the same; its weights too, with one thread (sums of several differ in their last bits).
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ from tasks.agent.toolbox import NOT_RECORDED
 from tasks.lake.image_store import ImageStore
 from tasks.recipes.recipe import rollout_prompt
 from tasks.services import Connections
+from tasks.services.calls import spending_of
 from tasks.train.encoding import Encoder
 from tasks.train.rollouts.engines import RolloutEngines
 from tasks.train.rollouts.sampling import Sampling
@@ -59,6 +60,7 @@ class Rollout:
 
     environment: Environment
     prompt: Sample
+    image_id: str = ""
     ids: list[int] = field(default_factory=list)
     is_policy: list[bool] = field(default_factory=list)
     log_probs: list[float] = field(default_factory=list)  # of the policy's tokens
@@ -195,7 +197,7 @@ class ToolRollouts:
 
     def draw(self, prompts: Sequence[Sample], rows: Sequence[Mapping[str, Any]]) -> list[list[Episode]]:
         groups = [
-            [Rollout(self._make(row), prompt) for _ in range(self._size)]
+            [Rollout(self._make(row), prompt, str(row.get("image_id") or "")) for _ in range(self._size)]
             for prompt, row in zip(prompts, rows, strict=True)
         ]
         self._engines.refresh_weights()
@@ -250,7 +252,8 @@ class ToolRollouts:
             usage=Usage(prompt_tokens=rollout.length - len(ids), completion_tokens=len(ids)),
             finish_reason="stop" if is_whole else "length",
         )
-        await environment.step(reply)
+        with spending_of(rollout.image_id):  # what tools answer is kept as the picture's, and leaves with it
+            await environment.step(reply)
         rollout.is_finished = is_whole
         if environment.done:
             if environment.end_reason == TOOL_OUTAGE:

@@ -10,7 +10,7 @@ from tasks.agent.tagged import split_thought
 from tasks.recipes.recipe import RecipeReward
 from tasks.recipes.reverse.form import answer_error, replies_of
 from tasks.recipes.reverse.labels import Search, Verifier, matthews, searches_of
-from tasks.reward.outcome import Excluded, Scored, Truth, excluded_by, point_error
+from tasks.reward.outcome import BEHAVIOUR, Excluded, Scored, Truth, excluded_by, point_error
 from tasks.reward.services import VERIFIER, RewardDeps
 from tasks.services.errors import ServiceError
 
@@ -102,7 +102,8 @@ def score_trajectory(trajectory: Trajectory, truth: Truth, deps: RewardDeps) -> 
         "form": FORM * form(replies, searches, one_call and bool(trajectory.final_text)),
         "tools": TOOLS * sums[-1],
     }
-    shown = {**parts, **behaviours(searches, bool(trajectory.calls))}
+    shares = behaviours(searches, bool(trajectory.calls))
+    shown = parts | {f"{BEHAVIOUR}{name}": share for name, share in shares.items()}
     return Scored(sum(parts.values()), answer.reason, answer.error_km, shown, turns)
 
 

@@ -63,7 +63,7 @@ class Web:
             raise self.error
         return self.results
 
-    async def look_alikes(self, jpeg: bytes, max_results: int = 10) -> list[SearchResult]:
+    async def look_alikes(self, jpeg: bytes, max_results: int = 10, of: str = "") -> list[SearchResult]:
         return await self.search("", max_results)
 
 

@@ -42,7 +42,7 @@ class Web:
             raise self.error
         return self.found.get(query, [])[:max_results]
 
-    async def look_alikes(self, jpeg: bytes, max_results: int = 10) -> list[SearchResult]:
+    async def look_alikes(self, jpeg: bytes, max_results: int = 10, of: str = "") -> list[SearchResult]:
         self.sent.append(jpeg)
         return await self.search("picture", max_results)
 

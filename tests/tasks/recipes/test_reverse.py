@@ -296,7 +296,35 @@ def test_a_hack_earns_less_than_honest_work(hack: str, nothing: float) -> None:
     outcome = judged(conversation(steps, marks, RIGHT), nothing_useful=nothing)
     honest = judged(conversation([LOOK, ASK], [[1], [2]], RIGHT), nothing_useful=nothing)
     assert (outcome.reward or 0.0) < (honest.reward or 0.0) - 0.01, hack
-    assert not shown or (outcome.parts[shown], honest.parts[shown]) == (1.0, 0.0), "a share of the step's rollouts"
+    share = f"behaviour/{shown}"
+    assert not shown or (outcome.parts[share], honest.parts[share]) == (1.0, 0.0), "a share of the step's rollouts"
+
+
+THREE = [page(f"Budapest bakery {n}") for n in range(3)]  # useful, among seven that are not
+TEN: Step = (
+    "text_search", {"queries": ["bakery, blue sign"]},
+    [*THREE, *(page(f"Lyon bakery {n}") for n in range(7))], 1.0,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("nothing", [0.0, 1.0])
+@pytest.mark.parametrize("step", [TEN, (LOOK[0], LOOK[1], TEN[2], 1.0)])
+def test_three_useful_ones_filled_with_useless_ones_earn_less_the_more_are_filled_in(
+    step: Step, nothing: float
+) -> None:
+    """From the three alone to everything, each useless one that is marked costs; the reply that marks it pays."""
+    padded = [
+        judged(conversation([step], [[1, 2, 3, *range(4, 4 + more)]], RIGHT), nothing_useful=nothing)
+        for more in range(8)
+    ]
+    earned = [outcome.reward or 0.0 for outcome in padded]
+    assert all(fewer - more > 0.005 for fewer, more in pairwise(earned)), earned
+    lists = [outcome.turns[1] for outcome in padded]
+    assert lists[0] == pytest.approx(0.3 * 0.3) and lists[-1] == pytest.approx(0.0)
+    assert [outcome.turns[0] for outcome in padded] == pytest.approx([padded[0].turns[0]] * 8)
+    assert [outcome.parts["behaviour/marks all"] for outcome in padded] == [0.0] * 7 + [1.0]
+    swapped = judged(conversation([step], [[1, 2, 4, 5]], RIGHT), nothing_useful=nothing)
+    assert (swapped.reward or 0.0) < earned[1], "a useful one left out costs as well"
 
 
 def test_searching_for_nothing_and_marking_nothing_pays_by_the_paper_alone() -> None:

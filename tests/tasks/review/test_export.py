@@ -14,11 +14,18 @@ from typer.testing import CliRunner
 
 from flows.cli.application import app
 from schemas.errors import GeofixError, InputError
+from schemas.messages import ToolCall
+from schemas.settings.ingest import PictureRules
+from tasks.agent.picture import open_picture
+from tasks.agent.recording import Recording
+from tasks.agent.toolbox import NOT_RECORDED, Toolbox
+from tasks.ingest.photo import Photo, prepare
 from tasks.lake import Lake
 from tasks.lake.image_store import CorruptImage
 from tasks.review import export as export_module
 from tasks.review.export import export
 from tasks.review.withdraw import withdraw
+from tasks.services.response_store import FILE, Keep, ResponseStore, digest_key, pack
 
 
 @pytest.fixture
@@ -153,6 +160,95 @@ def test_a_withdrawn_picture_is_in_no_export(snapshot: tuple[Lake, str], tmp_pat
         assert gone["sha256"] not in set(rows["sha256"]) and gone["image_id"] not in set(rows["image_id"])
         stored = [Image.open(io.BytesIO(one["bytes"])).tobytes() for one in rows["image"]]
         assert stored and pixels not in stored
+
+
+SERVICES = ("search.example /a", "eyes.example /b")
+BOX = [100.0, 100.0, 400.0, 500.0]
+
+
+def fill_store(lake: Lake, image_ids: list[str]) -> None:
+    """For each picture a text and a part of it that were asked about, the text as its third try, and a map."""
+    digests = dict(lake.read("images").select("image_id", "sha256").iter_rows())
+    steps = []
+    for image_id in image_ids:
+        titles = {"results": [{"number": 1, "title": f"found for {image_id}", "url": "https://a.example"}]}
+        asked: list[tuple[str, str, dict[str, Any], bytes]] = [
+            (f"reverse:{image_id}|3", "text_search", {"queries": [f"words of {image_id}"]}, b""),
+            (image_id, "image_search", {"bbox_2d": BOX, "picture": digests.get(image_id, "0" * 64)}, b""),
+            (image_id, "static_map_query", {"center": [1.0, 2.0], "zoom": 9, "of": image_id}, b"a map"),
+        ]
+        for item_id, tool, arguments, picture in asked:
+            question, whom = [tool, arguments, 5], SERVICES[tool == "image_search"]
+            head = {"value": titles, "is_picture": bool(picture), "services": whom, "asked": question}
+            steps.append(Keep("tool", digest_key(whom, *question), pack(head, picture), 1.0, None, item_id))
+    ResponseStore(lake.state / FILE).apply(steps)
+
+
+async def answers_of(folder: Path, pictures: dict[str, bytes]) -> dict[str, tuple[bool, bool]]:
+    """By picture, whether the recording of a published set answers by its words, and by a part of its pixels."""
+    recording = Recording(folder)
+    tools, offered = Toolbox(responses=recording), ("text_search", "image_search")
+    answered = {}
+    for image_id, data in pictures.items():
+        calls = (
+            ToolCall("c", "text_search", json.dumps({"queries": [f"words of {image_id}"]})),
+            ToolCall("c", "image_search", json.dumps({"bbox_2d": BOX})),
+        )
+        told = [await tools.call(call, open_picture(data), offered) for call in calls]
+        assert all(image_id in one.text if one.record.succeeded else one.record.error == NOT_RECORDED for one in told)
+        answered[image_id] = told[0].record.succeeded, told[1].record.succeeded
+    return answered
+
+
+async def test_recorded_tools_travel_with_a_snapshot_and_are_found_by_those_who_import_it(
+    snapshot: tuple[Lake, str], tmp_path: Path
+) -> None:
+    lake, snapshot_id = snapshot
+    mine = lake.read("labels").sort("image_id")["image_id"].to_list()
+    fill_store(lake, [*mine, "another snapshot's"])
+    done = export(lake, snapshot_id, "hf", tmp_path / "hf", SERVICES)
+    assert done.tools is not None
+    assert done.tools.by_tool == {"image_search": len(mine), "text_search": len(mine)}
+    assert (done.tools.of_other_pictures, done.tools.pictures) == (3, len(mine))
+    card = (done.folder / "README.md").read_text()
+    assert "## Recorded tools" in card and "licences above do not cover these texts" in card
+    everything = (done.folder / "tools.sqlite").read_bytes()
+    assert all(word not in everything for word in (b"another snapshot's", b"a map", b"search.example", b"eyes.example"))
+
+    # Pictures taken out of the published files and brought in again, panoramas among them, keep their bytes.
+    rules = PictureRules(panorama_width=640, panorama_min_pixels=1000)
+    pictures = {}
+    for path in (done.folder / "data").glob("*.parquet"):
+        for row in pl.read_parquet(path).to_dicts():
+            photo = prepare(row["image"]["bytes"], row, rules)
+            assert isinstance(photo, Photo) and hashlib.sha256(photo.data).hexdigest() == row["sha256"]
+            pictures[row["image_id"]] = photo.data
+    assert await answers_of(done.folder, pictures) == dict.fromkeys(mine, (True, True))
+
+
+async def test_nothing_of_a_withdrawn_picture_is_in_published_tools(snapshot: tuple[Lake, str], tmp_path: Path) -> None:
+    lake, snapshot_id = snapshot
+    mine = lake.read("labels").sort("image_id")["image_id"].to_list()
+    digests = dict(lake.read("images").select("image_id", "sha256").iter_rows())
+    fill_store(lake, mine)
+    before = export(lake, snapshot_id, "hf", tmp_path / "before", SERVICES)
+    taken = withdraw(lake, mine[0], "a face", "Ada")
+    assert [copy.folder for copy in taken.exports] == [str(before.folder)], "its owner is told where the copy lies"
+    # Kept by a run that was under way: the store may hold it again, the published file does not.
+    fill_store(lake, mine)
+    after = export(lake, snapshot_id, "hf", tmp_path / "after", SERVICES)
+    stored = (after.folder / "tools.sqlite").read_bytes()
+    for gone in taken.image_ids:
+        assert gone.encode() not in stored and digests[gone].encode() not in stored
+    assert after.tools is not None and after.tools.answers == 2 * len(set(mine) - set(taken.image_ids)) > 0
+
+
+def test_tools_of_a_snapshot_without_any_are_refused(snapshot: tuple[Lake, str], tmp_path: Path) -> None:
+    lake, snapshot_id = snapshot
+    asked = ["export", snapshot_id, "--with-tools", "--out", str(tmp_path / "hf"), "--lake", lake.uri]
+    said = CliRunner().invoke(app, asked)
+    assert said.exit_code != 0 and "services.tools.mode=record" in said.output.replace("\n", "")
+    assert not (tmp_path / "hf").exists() and not list(tmp_path.glob(".hf*"))
 
 
 def test_the_command_writes_and_says_where(snapshot: tuple[Lake, str], tmp_path: Path) -> None:

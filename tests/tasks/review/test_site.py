@@ -173,6 +173,8 @@ def test_training_shows_pass_at_k_and_tool_errors_by_step(tmp_path: Path) -> Non
     lake = Lake(tmp_path / "lake")
     validations = [{"step": n, "pass@1/acc@25km": n / 20, "pass@4/acc@25km": n / 10, "loss": 1.0} for n in (0, 10)]
     metrics = {"tool_error_rate": [0.5, None, 0.25], "reward": [0.1, 0.2, 0.3], "validations": validations}
+    metrics |= {f"behaviour/{name}": [1.0, 0.5, 0.0] for name in ("marks all", "marks none", "repeats")}
+    metrics |= {"reward/tools": [0.0, 0.1, 0.2], "reward/form": [0.1] * 3, "tool_near": [0.0, None, 0.5]}
     model = {"model_id": "m", "training_stage": "grpo", "checkpoint": "models/m", "recipe": "r"}
     lake.upsert("models", [{**model, "metrics_json": json.dumps(metrics)}], Commit("train", 1))
     plots = {
@@ -183,4 +185,8 @@ def test_training_shows_pass_at_k_and_tool_errors_by_step(tmp_path: Path) -> Non
     best = plots["pass@K within 25km"]
     assert best["x"] == [0, 10] and best["series"] == {"pass@1": [0.0, 0.5], "pass@4": [0.0, 1.0]}
     [errors] = [block for title, block in plots.items() if title.startswith("tool errors: share of calls")]
-    assert errors["series"]["tool_error_rate"] == [0.5, None, 0.25]
+    assert errors["series"]["tool error rate"] == [0.5, None, 0.25]
+    shown = {title.partition(":")[0]: set(block["series"]) for title, block in plots.items()}
+    assert shown["ways to be paid without the work"] == {"marks all", "marks none", "repeats"}
+    assert shown["what the reward consists of"] == {"tools", "form"} and shown["recorded tools"] == {"tool near"}
+    assert shown["reward"] == {"reward"}

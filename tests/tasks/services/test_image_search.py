@@ -71,7 +71,7 @@ async def test_pages_are_read_as_the_vendor_writes_them(vendor: tuple[str, list[
     ]
     answers.append((200, {"responses": [{"webDetection": {"pagesWithMatchingImages": pages}}]}))
     client = search_at(url)
-    found = await client.look_alikes(b"jpeg", 7)
+    found = await client.look_alikes(b"jpeg", 7, "0" * 64)
     assert [(page.title, page.url) for page in found] == [
         ("The Old Mill & Bridge", "https://a.example/1"),
         ("", "https://b.example/2"),
@@ -79,6 +79,7 @@ async def test_pages_are_read_as_the_vendor_writes_them(vendor: tuple[str, list[
     [(path, headers, body)] = asked
     assert path == "/v1/images:annotate" and headers["X-Goog-Api-Key"] == OFFLINE_VISION_KEY
     [request] = body["requests"]
+    assert "0" * 64 not in json.dumps(body), "a vendor is not told whose picture it is"
     assert base64.b64decode(request["image"]["content"]) == b"jpeg"
     assert request["features"] == [{"type": "WEB_DETECTION", "maxResults": 7}]
     await client.close()

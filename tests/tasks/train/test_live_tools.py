@@ -278,6 +278,11 @@ def test_tools_are_recorded_also_where_no_model_is_asked(
     assert isinstance(outcome, Kept)
     written = write_recording(lake.state, asked_services(connections), tmp_path / "tools.sqlite")
     assert written.by_tool == {"search_web": 4}
+    # Each is kept as its picture's: it goes where the picture goes, and leaves with it.
+    pictures = set(lake.read("images")["image_id"])
+    store = ResponseStore(lake.state / FILE)
+    assert store.forget_items(lambda item_id: item_id not in pictures) == 0
+    assert store.forget_items(pictures.__contains__) == 4
 
 
 def test_what_was_never_asked_is_a_miss_that_the_run_counts(

@@ -66,7 +66,7 @@
     const names = Object.keys(block.series);
     draw(place, (width) => new uPlot({
       width, height: HEIGHT, legend: { show: true }, padding: [12, 12, 0, 0],
-      scales: { x: { time: false } },
+      scales: { x: { time: false }, y: { range: (u, low, high) => low === 0 && high === 0 ? [0, 1] : uPlot.rangeNum(low ?? 0, high ?? 1, 0.1, true) } }, // all zeros would end at 100
       axes: axes([{ label: block.x_label || null, labelSize: block.x_label ? 18 : 0, size: 34, incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1e3, 2e3, 5e3, 1e4, 1e5] }, { size: 66, values: (u, at) => at.map((one) => String(Number(one.toPrecision(3)))) }]),
       series: [{ label: block.x_label || "x" }, ...names.map((name, at) => ({ label: name, stroke: colour(name, at), width: 2, points: { show: block.x.length < 60, size: 4 } }))],
     }, [block.x, ...names.map((name) => block.series[name])], place));

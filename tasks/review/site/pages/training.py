@@ -10,6 +10,11 @@ from tasks.review.site.words import moment
 MOST_STEPS = 7  # of the validations, evenly spread; the last one is shown besides
 FIRST = ("loss", "reward", "tool_error_rate")  # drawn before the others
 TITLES = {"tool_error_rate": "tool errors: share of calls that were invalid, unparseable or could not be executed"}
+TOGETHER = {  # how names begin that share a plot
+    "behaviour/": "ways to be paid without the work: share of a step's rollouts that show one",
+    "reward/": "what the reward consists of: mean of a step's rollouts",
+    "tool_near tool_misses": "recorded tools: share of calls answered by the nearest question, or by none",
+}
 PASS = "pass@"
 
 
@@ -47,13 +52,20 @@ def training_page(source: Source) -> list[Block]:
 
 
 def _curves(metrics: dict[str, Any]) -> list[Block]:
-    """One plot for each series of numbers."""
+    """Plots of the series of numbers; those that are read against each other share one."""
     names = [name for name, values in metrics.items() if _is_series(values)]
-    ordered = sorted(names, key=lambda name: (name not in FIRST, name))
-    return [
-        lines(TITLES.get(name, name.replace("_", " ")), range(1, len(metrics[name]) + 1), {name: metrics[name]}, "step")
-        for name in ordered
-    ]
+    ordered = sorted(names, key=lambda name: (name not in FIRST, _together(name) is None, name))
+    plots: dict[str, dict[str, list[float | None]]] = {}
+    for name in ordered:
+        title = _together(name) or TITLES.get(name, name.replace("_", " "))
+        plots.setdefault(title, {})[name.rpartition("/")[2].replace("_", " ")] = metrics[name]
+    return [lines(title, range(1, len(next(iter(plot.values()))) + 1), plot, "step") for title, plot in plots.items()]
+
+
+def _together(name: str) -> str | None:
+    """The title of the plot that a series shares with others."""
+    shared = (title for start, title in TOGETHER.items() if name.startswith(start) or name in start.split())
+    return next(shared, None)
 
 
 def _passes(metrics: dict[str, Any]) -> list[Block]:
