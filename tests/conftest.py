@@ -1,6 +1,7 @@
 """What holds for every test."""
 
 import asyncio
+import gc
 import itertools
 import json
 from collections import Counter
@@ -27,6 +28,16 @@ LONGEST_FILES = (
     *("test_runner.py", "test_training_run.py", "test_notebooks.py"),
 )
 WORKER_BYTES = 5 * 2**30  # a process that runs tests takes 3 GB at its end, what it starts takes the rest
+
+
+def pytest_sessionstart() -> None:
+    """What is imported while collecting stays: looking through it for garbage takes seconds a process."""
+    gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_xdist_auto_num_workers() -> int:
