@@ -90,6 +90,13 @@ def ray_ends() -> Iterator[None]:
     stop_ray()
 
 
+@pytest.fixture(params=["in_process", pytest.param("ray", marks=pytest.mark.whole)], autouse=True)
+def where(request: pytest.FixtureRequest) -> None:
+    """Every test here and, in `make test-all`, with Ray's workers."""
+    if request.param == "in_process":
+        request.getfixturevalue("in_process")
+
+
 @pytest.fixture
 def context(tmp_path: Path) -> Context:
     return Context(Lake(tmp_path / "lake"), connect(ServicesSettings(), {}), SpreadSettings(workers=2))
