@@ -22,10 +22,10 @@ from tasks.lake import Commit, Lake
 settings.register_profile("no deadline", deadline=None)
 settings.load_profile("no deadline")
 
-# These files take a minute or more. Begun last, as files of few tests are by default, they would leave a core idle.
+# These files take longest. Begun last, as files of few tests are by default, they would leave a core idle.
 LONGEST_FILES = (
     *("test_demo.py", "test_up.py", "test_signals.py", "test_added_stage.py", "test_ingest_command.py"),
-    *("test_runner.py", "test_training_run.py", "test_notebooks.py"),
+    *("test_runner.py", "test_training_run.py", "test_notebooks.py", "test_new_stage.py", "test_new_recipe.py"),
 )
 WORKER_BYTES = 5 * 2**30  # a process that runs tests takes 3 GB at its end, what it starts takes the rest
 
