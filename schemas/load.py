@@ -3,6 +3,8 @@
 import difflib
 import re
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
+from functools import lru_cache
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, get_args, get_origin
@@ -126,7 +128,7 @@ def _read_file(path: Path) -> dict[str, Any]:
 
 def _parse(text: str, source: str) -> dict[str, Any]:
     try:
-        document = yaml.load(text, _Loader)
+        document = deepcopy(_document(text))
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f", line {mark.line + 1}" if mark else ""
@@ -136,6 +138,12 @@ def _parse(text: str, source: str) -> dict[str, Any]:
     if not isinstance(document, dict) or not all(isinstance(key, str) for key in document):
         raise ConfigError(f"{source}: must be a mapping of sections, such as 'plan:' with 'places: 100' below it")
     return document
+
+
+@lru_cache(maxsize=32)
+def _document(text: str) -> Any:
+    """Parsed once a process: every configuration has the same profile and recipe below it."""
+    return yaml.load(text, _Loader)
 
 
 def _override(text: str) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """What holds for every test."""
 
 import asyncio
+import gc
 import itertools
 import json
 from collections import Counter
@@ -21,12 +22,22 @@ from tasks.lake import Commit, Lake
 settings.register_profile("no deadline", deadline=None)
 settings.load_profile("no deadline")
 
-# These files take a minute or more. Begun last, as files of few tests are by default, they would leave a core idle.
+# These files take longest. Begun last, as files of few tests are by default, they would leave a core idle.
 LONGEST_FILES = (
     *("test_demo.py", "test_up.py", "test_signals.py", "test_added_stage.py", "test_ingest_command.py"),
-    *("test_runner.py", "test_training_run.py", "test_notebooks.py"),
+    *("test_runner.py", "test_training_run.py", "test_notebooks.py", "test_new_stage.py", "test_new_recipe.py"),
 )
 WORKER_BYTES = 5 * 2**30  # a process that runs tests takes 3 GB at its end, what it starts takes the rest
+
+
+def pytest_sessionstart() -> None:
+    """What is imported while collecting stays: looking through it for garbage takes seconds a process."""
+    gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_xdist_auto_num_workers() -> int:

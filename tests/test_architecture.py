@@ -1,6 +1,7 @@
 """Imports run one way, without circles: flows -> stages -> ground rooms -> schemas; infra/ is other programs."""
 
 import ast
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -12,10 +13,17 @@ ROOMS = ("geo", "lake", "imaging", "services", "runtime", "reward", "agent", "re
 OURS = ("flows", "tasks", "schemas", "infra", "bench")
 
 
+@cache
+def tree(path: Path) -> ast.Module:
+    """A file as Python reads it, once for all tests."""
+    return ast.parse(path.read_text())
+
+
+@cache
 def imports(path: Path) -> set[str]:
     """Modules of ours and of others that a file imports, at the top or inside a function."""
     found: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(tree(path)):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
@@ -88,10 +96,11 @@ def test_no_circle_between_files(folder: str) -> None:
     assert circles(graph) == []
 
 
+@cache
 def modules_of(path: Path) -> set[str]:
     """The modules a file imports, anywhere: `from package import module` names the module, not the package."""
     found: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(tree(path)):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
@@ -146,7 +155,7 @@ PRIVATE_ALLOWED = "tasks/train/fast/"
 
 def test_no_private_parts_of_other_projects() -> None:
     trees = {
-        path.relative_to(ROOT).as_posix(): ast.parse(path.read_text())
+        path.relative_to(ROOT).as_posix(): tree(path)
         for folder in ("flows", "tasks", "schemas", "infra")
         for path in files(folder)
     }

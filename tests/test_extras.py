@@ -60,6 +60,7 @@ print(json.dumps(failed))
 """
 
 
+@pytest.mark.whole
 def test_every_room_of_a_plain_install_imports_without_the_extras() -> None:
     blocked = [name.replace("-", "_") for name in HEAVY]
     program = [sys.executable, "-c", IMPORT_ALL % blocked]

@@ -144,6 +144,7 @@ def test_rows_that_are_done_are_not_run_again(lake: Lake, pipeline: Pipeline) ->
     assert len([name for name, *_ in pipeline.calls if name == "evaluate"]) == 3, "other settings are other rows"
 
 
+@pytest.mark.whole
 def test_a_row_that_fails_leaves_the_others_and_is_run_next_time(lake: Lake, pipeline: Pipeline) -> None:
     pipeline.broken = lambda name, config: name == "evaluate" and config.evaluate.tools == ("all",)
     one = sweep(lake, base="answerer-base")
@@ -156,6 +157,7 @@ def test_a_row_that_fails_leaves_the_others_and_is_run_next_time(lake: Lake, pip
     assert [config.evaluate.tools for name, config, _ in pipeline.calls if name == "evaluate"] == [("all",)]
 
 
+@pytest.mark.whole
 def test_pass_at_k_of_another_model_is_not_taken_for_the_rows(lake: Lake, pipeline: Pipeline) -> None:
     """Difficulty asks the newest SFT model: one of other settings must not choose this table's pictures."""
     sweep(lake, "4").run()
@@ -165,6 +167,7 @@ def test_pass_at_k_of_another_model_is_not_taken_for_the_rows(lake: Lake, pipeli
     assert "use another lake" in (again.rows["Random Sampling"].not_run or "")
 
 
+@pytest.mark.whole
 def test_random_and_filtered_pictures_train_two_models(lake: Lake, pipeline: Pipeline) -> None:
     found = sweep(lake, "4").run()
     assert [config.train.grpo.pictures for name, config, _ in pipeline.calls if name == "pipeline"] == [
@@ -195,6 +198,7 @@ def test_a_share_is_of_the_lakes_own_number(lake: Lake, pipeline: Pipeline) -> N
     assert parts == [None, 2, 4, None], "of the profile's eight"
 
 
+@pytest.mark.whole
 def test_parallel_scaling_is_of_the_rows_model(lake: Lake, pipeline: Pipeline) -> None:
     paper = load_paper("thinking-with-map")
     options = RunOptions(lake=lake.uri, overrides=["offline.serve=false"])
@@ -268,6 +272,7 @@ def test_every_kind_of_column_is_read_from_the_lake(lake: Lake) -> None:
         measure(Column(of="acc@1km"), row, None, Answered(lake, "agent", scaled, snapshot, None, "best@8"))
 
 
+@pytest.mark.whole
 def test_the_base_of_a_tiny_row_is_built_of_the_samples_and_served(
     lake: Lake, pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:

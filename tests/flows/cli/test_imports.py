@@ -55,7 +55,7 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (["tables"], set()),
         (["show", "places"], set()),
         (["score", "answers.csv"], {"scipy"}),  # intervals
-        (["plan", "--dry-run", "--set", "plan.places=6"], {"scipy"}),  # distances
+        pytest.param(["plan", "--dry-run", "--set", "plan.places=6"], {"scipy"}, marks=pytest.mark.whole),  # distances
         (["plan", "--set", "plan.places=6"], set()),  # nothing to do
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",

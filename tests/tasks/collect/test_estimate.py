@@ -17,6 +17,7 @@ STAGES = [recheck.STAGE, street_view.STAGE]
 pytestmark = pytest.mark.usefixtures("in_process")
 
 
+@pytest.mark.whole
 def test_the_next_run_costs_what_the_last_one_did(earth: Any, tmp_path: Path) -> None:
     lake = Lake(tmp_path / "lake")
     spots = [earth.world.place(k) for k in range(50)]

@@ -216,7 +216,7 @@ def test_a_picture_that_is_unavailable_is_kept_when_its_place_is_redone(earth: A
 
 
 @pytest.mark.parametrize("breaks_at", ["looking", "checks", "decoding", "images"])
-@pytest.mark.parametrize("days", [0, 1])
+@pytest.mark.parametrize("days", [0, pytest.param(1, marks=pytest.mark.whole)])
 def test_a_changed_picture_comes_once_whenever_the_run_is_killed(
     earth: Any, context: Context, breaks_at: str, days: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -245,7 +245,7 @@ def test_a_changed_picture_comes_once_whenever_the_run_is_killed(
     assert fetched == Counter(changed)
 
 
-@pytest.mark.parametrize("breaks_at", ["checks", "images"])
+@pytest.mark.parametrize("breaks_at", ["checks", pytest.param("images", marks=pytest.mark.whole)])
 def test_a_run_that_dies_at_any_moment_ends_like_one_that_does_not(
     earth: Any, context: Context, breaks_at: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -120,7 +120,7 @@ def test_flipped_bytes_never_crash_otherwise(noise: bytes, at: int) -> None:
         assert error.kind in str(error)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(st.integers(1, 20_000), st.integers(1, 20_000))
 def test_the_view_keeps_its_budget(width: int, height: int) -> None:
     scale = view_scale(width, height)
@@ -167,7 +167,7 @@ def test_transparency_and_other_modes_become_rgb() -> None:
 box_edges = st.floats(0, 1, allow_nan=False)
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(st.integers(1, 9000), st.integers(1, 9000), box_edges, box_edges, box_edges, box_edges)
 def test_a_box_maps_back_onto_the_pixels_it_covers(
     width: int, height: int, a: float, b: float, c: float, d: float

@@ -146,6 +146,7 @@ WRITER = """
 """
 
 
+@pytest.mark.whole
 def test_two_processes_commit_at_once_and_lose_nothing(lake: Lake, tmp_path: Path) -> None:
     uri = f"{lake.uri}-two"
     running = [

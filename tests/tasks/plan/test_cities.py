@@ -51,7 +51,7 @@ def test_the_geobench_preset_has_the_published_numbers() -> None:
     check(places, GEOBENCH)
 
 
-@effort(max_examples=25, deadline=None)
+@effort(max_examples=12, deadline=None)
 @given(
     seed=st.integers(0, 2**40),
     codes=st.lists(st.sampled_from(["FR", "DE", "US", "JP", "SG", "NL", "NZ", "FJ", "BR"]), min_size=1, unique=True),

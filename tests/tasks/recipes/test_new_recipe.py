@@ -144,6 +144,7 @@ def filled(lake: Lake, world: World, config: Config, wanted: Sequence[tuple[str,
     return lake
 
 
+@pytest.mark.whole
 @pytest.mark.usefixtures("in_process")
 def test_a_sixth_recipe_in_one_folder_runs_from_synthesize_to_evaluate(
     sixth: str, world: tuple[World, str], tmp_path: Path, snapshot_of: Callable[..., str]
@@ -324,7 +325,10 @@ def the_trained_model_is_evaluated(config: Config, lake: Lake, prompt: str) -> N
 
 
 @pytest.mark.usefixtures("in_process")
-@pytest.mark.parametrize("recipe", STEPS)
+# One recipe in `make test`, the others in `make test-all`: each trains three models.
+@pytest.mark.parametrize(
+    "recipe", [pytest.param(name, marks=[] if name == "geoagent" else pytest.mark.whole) for name in STEPS]
+)
 def test_a_recipe_keeps_its_own_form_through_all_its_steps(
     recipe: str, world: tuple[World, str], tmp_path: Path, snapshot_of: Callable[..., str]
 ) -> None:
@@ -389,6 +393,7 @@ SWARM: dict[str, Any] = {
 }  # fmt: skip
 
 
+@pytest.mark.whole
 @pytest.mark.usefixtures("in_process")
 def test_a_swarm_learns_whom_to_elect_and_is_evaluated_beside_its_baselines(
     world: tuple[World, str], tmp_path: Path, snapshot_of: Callable[..., str], monkeypatch: pytest.MonkeyPatch
@@ -512,6 +517,7 @@ def test_the_calls_of_a_reward_are_counted_and_a_budget_ends_training_with_a_che
     assert 0 < calls["cost_usd"].sum() <= 1.0
 
 
+@pytest.mark.whole
 @pytest.mark.usefixtures("in_process")
 def test_notes_of_the_review_site_become_a_chain_of_thought(
     world: tuple[World, str], tmp_path: Path, snapshot_of: Callable[..., str]

@@ -29,7 +29,7 @@ from tasks.reward.services import RewardDeps
 from tasks.train.rollouts.source import Episode, Judged, recipe_scorer
 from tasks.train.token_samples import Completion
 
-CASES = 10_000
+CASES = 2_000
 ROW = {"lat": 47.4979, "lon": 19.0402, "country": "Hungary", "region": "Budapest", "city": "Budapest"}
 RIGHT = "<answer>Hungary, Budapest, 47.49790, 19.04020</answer>"
 WRONG_CITY = "<answer>Hungary, Szeged, 46.25300, 20.14824</answer>"
@@ -194,7 +194,7 @@ def test_the_sum_is_clipped_and_paid_at_the_replies_that_earned_it() -> None:
         assert whole is not None and sum(whole) == pytest.approx(expected, abs=1e-9)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(
     st.lists(
         st.tuples(

@@ -90,6 +90,17 @@ def ray_ends() -> Iterator[None]:
     stop_ray()
 
 
+@pytest.fixture(params=["in_process", pytest.param("ray", marks=pytest.mark.whole)], autouse=True)
+def where(request: pytest.FixtureRequest) -> None:
+    """Every test here and, in `make test-all`, with Ray's workers."""
+    if request.param == "in_process":
+        request.getfixturevalue("in_process")
+
+
+# What workers share, and how they die. pytest itself would be killed in process.
+ONLY_RAY = pytest.mark.parametrize("where", [pytest.param("ray", marks=pytest.mark.whole)], indirect=True)
+
+
 @pytest.fixture
 def context(tmp_path: Path) -> Context:
     return Context(Lake(tmp_path / "lake"), connect(ServicesSettings(), {}), SpreadSettings(workers=2))
@@ -207,7 +218,7 @@ def test_async_work_overlaps(context: Context) -> None:
     assert time.monotonic() - start < 400 * 0.01 + 6, "400 waits of 10 ms do not stand in line"
 
 
-@pytest.mark.whole
+@ONLY_RAY
 def test_a_short_list_is_shared_by_all_workers(context: Context) -> None:
     async def say_who(item: Row, settings: Numbers) -> Kept:
         await asyncio.sleep(0.2)
@@ -218,7 +229,7 @@ def test_a_short_list_is_shared_by_all_workers(context: Context) -> None:
     assert context.lake.read("places")["admin1"].value_counts()["count"].to_list() == [6, 6]
 
 
-@pytest.mark.whole
+@ONLY_RAY
 def test_a_worker_that_dies_is_replaced_and_its_items_run_again(context: Context, tmp_path: Path) -> None:
     def die_once(item: Row, folder: Path) -> Kept:
         mark = folder / "died"
@@ -231,7 +242,7 @@ def test_a_worker_that_dies_is_replaced_and_its_items_run_again(context: Context
     assert sums(run(stage, Numbers(count=60), context)) == (60, 60, 0, 0, 0)
 
 
-@pytest.mark.whole
+@ONLY_RAY
 def test_an_item_that_kills_every_worker_fails_alone(context: Context) -> None:
     def poison(item: Row, settings: Numbers) -> Kept:
         if item["k"] == 3:
@@ -351,7 +362,7 @@ def test_a_column_stage_writes_only_what_changed(context: Context) -> None:
 ENDS = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGKILL: -9}
 
 
-@pytest.mark.whole
+@ONLY_RAY
 @pytest.mark.parametrize(
     "how", [pytest.param(how, marks=[] if how == signal.SIGKILL else pytest.mark.slow) for how in ENDS]
 )

@@ -126,6 +126,7 @@ class TestBudgetFile:
             BudgetFile(file).lease("x", Allowance(per_day=9), 4)
         assert str(file) in str(caught.value) and "\n" not in str(caught.value)
 
+    @pytest.mark.whole
     def test_many_processes_share_it_to_the_unit(self, tmp_path):
         """Each takes what it can; together they get the day's budget and a pace, neither more."""
         script = """

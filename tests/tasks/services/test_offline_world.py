@@ -125,6 +125,7 @@ def whole(offline: OfflineWorld) -> dict[str, Any]:
     return asyncio.run(answers(offline.connections()))
 
 
+@pytest.mark.whole
 async def test_clients_give_the_same_answers_through_every_fault(offline, whole):
     assert whole["capital"].country_code == whole["reverse"].country_code == "JP"
     assert whole["images"] and all(isinstance(i, str) and i.isdigit() for i in whole["images"])

@@ -94,6 +94,7 @@ async def until(happened: Any) -> None:
         await asyncio.sleep(0.02)
 
 
+@pytest.mark.whole
 async def test_a_killed_run_repeats_only_what_was_in_flight(server, reply, file):
     def answers(asked: Any) -> Any:
         body = ANSWER if "completions" in asked.target else FOUND

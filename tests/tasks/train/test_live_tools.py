@@ -158,6 +158,7 @@ def test_a_missing_key_of_a_tools_service_is_said_at_once(lake: Lake) -> None:
         environment_maker(settings_of("geoagent", grpo=GrpoSettings(max_turns=2)), lake.images, None)
 
 
+@pytest.mark.whole
 def test_recorded_tools_make_the_same_model_bit_by_bit_and_ask_nobody(
     tmp_path: Path, server: ToolServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -191,6 +192,7 @@ def test_recorded_tools_make_the_same_model_bit_by_bit_and_ask_nobody(
     assert asked[0] == asked[1] == asked[2], "no request once it is recorded"
 
 
+@pytest.mark.whole
 def test_the_nearest_recorded_answers_make_the_same_model_bit_by_bit_and_are_counted(
     tmp_path: Path, server: ToolServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -68,7 +68,9 @@ def chosen(lake: Lake, settings: Make, kind: str, folder: Path, **changes: Any) 
     return settings(base=str(folder), **changes)
 
 
-@pytest.mark.parametrize("kind", [*QWEN3, *OTHERS])
+@pytest.mark.parametrize(
+    "kind", ["qwen3_vl", *(pytest.param(kind, marks=pytest.mark.whole) for kind in ("qwen3_vl_moe", *OTHERS))]
+)
 def test_every_phase_trains_saves_and_is_served(
     kind: str, ready: Lake, settings: Make, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -115,7 +117,7 @@ def test_every_phase_trains_saves_and_is_served(
     assert longer.json()["usage"]["prompt_tokens"] > short["usage"]["prompt_tokens"] + 20
 
 
-@pytest.mark.parametrize("kind", ["qwen3_vl", "llava"])
+@pytest.mark.parametrize("kind", [pytest.param("qwen3_vl", marks=pytest.mark.whole), "llava"])
 def test_a_training_that_was_stopped_goes_on_to_the_same_weights(
     kind: str, ready: Lake, settings: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

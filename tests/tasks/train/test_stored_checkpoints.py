@@ -66,7 +66,7 @@ class Lost(BaseException):
     """The node went away."""
 
 
-@pytest.mark.parametrize("phase", ["sft", "grpo"])
+@pytest.mark.parametrize("phase", ["sft", pytest.param("grpo", marks=pytest.mark.whole)])
 def test_a_job_goes_on_at_a_node_that_has_nothing_of_it(
     phase: str,
     lake: Lake,

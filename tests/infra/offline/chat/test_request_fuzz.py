@@ -35,7 +35,7 @@ schemas = st.recursive(
 HELLO = [{"role": "user", "content": "hello"}]
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(field=st.sampled_from(WORDS), value=anything, message=anything)
 def test_any_body_is_read_or_refused(field: str, value: Any, message: Any) -> None:
     bodies = (
@@ -52,7 +52,7 @@ def test_any_body_is_read_or_refused(field: str, value: Any, message: Any) -> No
             assert 400 <= error.status < 500
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(schema=st.dictionaries(st.sampled_from(SCHEMA_WORDS), schemas, max_size=5))
 def test_any_schema_gives_json(schema: dict[str, Any]) -> None:
     json.loads(fill_schema(schema, {"score": 7.5, "reason": "x", "a": {"score": 1}, "tags": ["b"]}))

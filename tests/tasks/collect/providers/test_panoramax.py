@@ -277,6 +277,7 @@ def test_the_nearest_of_both_counts(earth: Any, lake: Lake) -> None:
     assert both.keys() == alone[0].keys() | alone[1].keys()
 
 
+@pytest.mark.whole
 def test_the_same_picture_of_two_providers_is_found_to_be_one(earth: Any, lake: Lake) -> None:
     collect(earth.context(lake), BOTH.model_copy(update={"panoramas": 12, "photos": 0, "half_sizes_m": (300.0,)}))
     context = earth.context(lake)

@@ -69,6 +69,7 @@ async def collect(url: str, lake: Lake) -> dict[str, dict[str, Any]]:
     return {row["place_id"]: {k: v for k, v in row.items() if k not in ("fetched_at", "image_id")} for row in rows}
 
 
+@pytest.mark.whole
 async def test_faults_change_nothing_but_the_time_it_takes(url: str, tmp_path: Path) -> None:
     lake = Lake(tmp_path / "calm")
     calm = await collect(url, lake)

@@ -135,6 +135,7 @@ def make(inputs: Inputs, settings: Many) -> tuple[pl.DataFrame, pl.DataFrame]:
 STAGE = ColumnStage("many", (), ("places",), make)
 
 
+@pytest.mark.whole
 def test_whole_runs_side_by_side(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tasks.runtime.runner, "stage_lock", lambda lake, stage: contextlib.nullcontext())
     monkeypatch.setattr(tasks.runtime.runner, "BATCH_ITEMS", 10)

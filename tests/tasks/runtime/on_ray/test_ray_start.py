@@ -60,6 +60,7 @@ print(json.dumps({"sockets": sockets, "pid": os.getpid(), "listening": listening
 """
 
 
+@pytest.mark.whole
 def test_it_listens_on_loopback_only_and_leaves_nothing(tmp_path: Path) -> None:
     environment = {**os.environ, "HOME": str(tmp_path)}
     done = subprocess.run(
@@ -90,6 +91,7 @@ except GeofixError as error:
 """
 
 
+@pytest.mark.whole
 @pytest.mark.skipif(not _has_interface(), reason="this machine has no interface but loopback")
 def test_it_does_not_stay_up_on_another_interface() -> None:
     environment = {name: value for name, value in os.environ.items() if name != "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"}
