@@ -255,8 +255,12 @@ _TO_VALUE = (
     r"\s{0,2}[)\]]?\s{0,2}(?:coordinates?|values?|pair|in decimal degrees)?\s{0,2}(?:[:=~]|is|are|->|\s){0,4}\s{0,3}"
     r"[(\[{\"']{0,2}\s{0,2}\Z"
 )
-# `lat/lon` says an order; its halves are not labels of the numbers that follow.
-_ORDER = re.compile(rf"(?<![A-Za-z])(?:{_LAT}{_BETWEEN}{_LON}|{_LON}{_BETWEEN}{_LAT})(?![A-Za-z])", re.IGNORECASE)
+# `lat/lon` says an order; its halves are not labels of the numbers that follow. A line that ends in `Long`, as the
+# towns Bueng Khong Long and Ressons-le-Long do, and a line that begins with `Latitude` are two things.
+_ORDER = re.compile(
+    rf"(?<![A-Za-z])(?:{_LAT}{_BETWEEN}{_LON}|{_LON}{_BETWEEN}{_LAT})(?![A-Za-z])".replace(r"\s", r"[^\S\n]"),
+    re.IGNORECASE,
+)
 _LAT_FIRST = re.compile(rf"(?<![A-Za-z]){_LAT}{_BETWEEN}{_LON}{_TO_VALUE}", re.IGNORECASE)
 _LON_FIRST = re.compile(
     rf"(?:(?<![A-Za-z]){_LON}{_BETWEEN}{_LAT}{_TO_VALUE})|(?:(?<![A-Za-z])POINT\s?Z?\s?\(\s{{0,2}}\Z)", re.IGNORECASE

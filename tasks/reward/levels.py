@@ -23,6 +23,7 @@ from tasks.geo.names import (
 )
 from tasks.reward.answer import Address, ParsedAnswer, ParseFailure
 from tasks.reward.prose import MAX_TEXT, countries_in, fold_text, mentions, names_several_cities, without_denied
+from tasks.reward.spelling import plain_spelling
 
 FAR_FROM_CITY_KM = 150.0  # coordinates farther from a picture than that are not in its city
 Level = Literal["country", "province_or_state", "city"]
@@ -74,7 +75,9 @@ def known_names(truth: Address, aliases: Aliases | None = None) -> dict[Level, f
     known = dict(zip(LEVELS, _gazetteer_names(truth), strict=True))
     for level, name in level_names(truth).items():
         extra = (aliases or {}).get(name or "", ())
-        known[level] |= {fold(alias) for alias in extra}
+        # Answers are read in the plain spelling, which has no backticks (Slov`yanoserbsk).
+        read_as = (plain_spelling(name),) if name and known[level] else ()
+        known[level] |= {fold(alias) for alias in (*extra, *read_as)}
     return known
 
 

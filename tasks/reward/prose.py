@@ -110,7 +110,10 @@ def names_several_cities(text: str, own: frozenset[str], code: str | None) -> bo
     A list of cities would be right wherever the picture was taken; an answer names one place. Places near the true
     city are details, and a name that is also a region's or a country's says where the city lies.
     """
-    return len(_large_cities_in(fold_text(text), own)) > 1 or bool(_listed_rivals(text, own, code))
+    folded = fold_text(text)
+    if folded in own:
+        return False  # `Kalibo (poblacion)` is one name, although there is a Poblacion
+    return len(_large_cities_in(folded, own)) > 1 or bool(_listed_rivals(text, own, code))
 
 
 def _large_cities_in(folded: str, own: frozenset[str]) -> set[str]:

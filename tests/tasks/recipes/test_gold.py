@@ -82,6 +82,36 @@ def test_gold_earns_the_maximum_for_every_label(recipe: str, labels: list[dict[s
 
 
 @pytest.mark.parametrize("recipe", sorted(MAXIMUM))
+@pytest.mark.parametrize(
+    "city, region, country, lat, lon",
+    [
+        ("Ressons-le-Long", "Hauts-de-France", "France", 49.39, 3.15),  # a line that ends as a label does
+        ("Bueng Khong Long", "Bueng Kan", "Thailand", 18.0, 104.05),
+        ("Kalibo (poblacion)", "Western Visayas", "Philippines", 11.71, 122.36),  # there is a Poblacion
+        ("Slov`yanoserbsk", "Luhansk", "Ukraine", 48.7, 39.0),  # markdown to a reader of answers
+    ],
+)
+def test_gold_of_a_name_that_reads_as_something_else(
+    recipe: str, city: str, region: str, country: str, lat: float, lon: float
+) -> None:
+    row = {"city": city, "region": region, "country": country, "lat": lat, "lon": lon}
+    assert earned(recipe, gold_reply(recipe, truth_of(row)), row) == pytest.approx(MAXIMUM[recipe])
+
+
+@pytest.mark.whole
+@pytest.mark.parametrize("recipe", ["geovista", "spotagent", "thinking-with-map"])
+def test_gold_earns_the_maximum_for_every_town_there_is(recipe: str) -> None:
+    towns = gazetteer()
+    names = labels_of(towns["lat"], towns["lon"]).select("country", "region", "city")
+    rows = names.with_columns(towns["lat"], towns["lon"]).drop_nulls("country").to_dicts()
+    found = reward_of(recipe).many([gold_reply(recipe, truth_of(row)) for row in rows], rows)
+    worth = [one.reward if isinstance(one, Scored) else -1.0 for one in found]
+    below = [row for row, reward in zip(rows, worth, strict=True) if reward < MAXIMUM[recipe] - 1e-9]
+    assert [row for row in below if recipe != "geovista" or row["city"]] == []
+    assert len(rows) > 230_000
+
+
+@pytest.mark.parametrize("recipe", sorted(MAXIMUM))
 def test_another_country_earns_less(recipe: str, labels: list[dict[str, Any]]) -> None:
     others = labels[1:] + labels[:1]
     for row, other in zip(labels[:300], others, strict=False):

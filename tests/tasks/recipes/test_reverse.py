@@ -29,7 +29,7 @@ from tasks.reward.services import RewardDeps
 from tasks.train.rollouts.source import Episode, Judged, recipe_scorer
 from tasks.train.token_samples import Completion
 
-CASES = 2_000
+CASES = 10_000
 ROW = {"lat": 47.4979, "lon": 19.0402, "country": "Hungary", "region": "Budapest", "city": "Budapest"}
 RIGHT = "<answer>Hungary, Budapest, 47.49790, 19.04020</answer>"
 WRONG_CITY = "<answer>Hungary, Szeged, 46.25300, 20.14824</answer>"
