@@ -34,9 +34,11 @@ _FINALLY = re.compile(
     r"|\banswer\s?:|最终答案|答案",
     re.IGNORECASE,
 )
-# The two forms that recipes ask for and nothing around them: read at once, as the slow path would read them.
+# The forms that recipes ask for and nothing around them: read at once, as the slow path would read them. Names may
+# stand before a pair: in `Mexico, Sección 23, 19.78778, -97.37917` the number at the end of a name is no coordinate.
 _PLAIN = re.compile(
-    r"\s{0,5}(?:(?P<lat>-?\d{1,2}\.\d{1,15}), ?(?P<lon>-?\d{1,3}\.\d{1,15})"
+    r"\s{0,5}(?:(?:(?!.{0,300}\b[Ll](?:at|on|ng))(?u:[^\W\d_]{3}[^,;:<>.\n]{0,100}, ?){1,3})?"
+    r"(?P<lat>-?\d{1,2}\.\d{1,15}), ?(?P<lon>-?\d{1,3}\.\d{1,15})"
     r"|[Ll]atitude: (?P<north>-?\d{1,2}\.\d{1,15})(?:\n|, )[Ll]ongitude: (?P<east>-?\d{1,3}\.\d{1,15}))\s{0,5}",
     re.ASCII,
 )

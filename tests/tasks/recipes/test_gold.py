@@ -19,6 +19,7 @@ from tasks.geo.geocode import find_places
 from tasks.geo.labels import labels_of
 from tasks.recipes.recipe import RECIPES
 from tasks.recipes.rewards import Reward
+from tasks.reward.answer import ParsedAnswer, ParseFailure, parse_answer
 from tasks.reward.outcome import Scored, Truth, truth_of
 from tasks.reward.services import RewardDeps
 
@@ -96,6 +97,15 @@ def test_gold_of_a_name_that_reads_as_something_else(
 ) -> None:
     row = {"city": city, "region": region, "country": country, "lat": lat, "lon": lon}
     assert earned(recipe, gold_reply(recipe, truth_of(row)), row) == pytest.approx(MAXIMUM[recipe])
+
+
+def test_a_number_at_the_end_of_a_name_is_no_coordinate() -> None:
+    truth = truth_of({"city": "Sección 23", "region": "Puebla", "country": "Mexico", "lat": 19.78778, "lon": -97.37917})
+    answer = parse_answer(RECIPES["reverse"].gold(truth, 5))
+    assert isinstance(answer, ParsedAnswer)
+    assert (answer.lat, answer.lon) == (19.78778, -97.37917)
+    for text in ("N 23, E 45, 19.7, -97.3", "lat 5, lon 6, 48.85, 2.35", "Nice 43.70, 7.26, 48.85, 2.35"):
+        assert parse_answer(f"<answer>{text}</answer>") == ParseFailure("ambiguous", text=text), text
 
 
 @pytest.mark.whole
