@@ -165,8 +165,8 @@ def stage_home(stage: Stage) -> str:
 
 
 def stages_in(module: ModuleType) -> Iterator[Stage]:
-    """The stages that a module holds, alone or in a tuple."""
-    for value in list(vars(module).values()):
+    """The stages that a module holds, alone or in a tuple; the `STAGES` of a package may be imported only now."""
+    for value in [*vars(module).values(), getattr(module, "STAGES", ())]:
         yield from (
             candidate
             for candidate in (value if isinstance(value, tuple | list) else (value,))

@@ -145,12 +145,13 @@ def test_evidence_is_a_correlation() -> None:
     assert matthews(frozenset(), frozenset(), 3, nothing=0.0) == 0.0
 
 
-def test_the_sum_is_clipped_and_paid_at_the_replies_that_earned_it() -> None:
+@pytest.mark.parametrize("cases", [1_000, pytest.param(CASES, marks=pytest.mark.whole)])
+def test_the_sum_is_clipped_and_paid_at_the_replies_that_earned_it(cases: int) -> None:
     """Random conversations against the reward written out from the outside, turn by turn."""
     chance = random.Random(3)
     scorer = recipe_scorer("reverse")
     names = [HERE, THERE, ELSEWHERE, page("Budapest at night"), page("Pest"), page("Vienna, Austria")]
-    for case in range(CASES):
+    for case in range(cases):
         steps: list[Step] = []
         marks: list[list[int] | None] = []
         total, sums, km = 0.0, [], 10 ** chance.uniform(-2, 4)

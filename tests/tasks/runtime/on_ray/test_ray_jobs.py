@@ -1,5 +1,6 @@
 """Stages as jobs: the id follows from the work, a running job is followed, a failed one is tried anew."""
 
+import importlib
 import json
 import os
 import sys
@@ -11,6 +12,7 @@ import polars as pl
 import pytest
 
 from bench.loopback_cluster import loopback_cluster
+from flows.order import STAGES
 from schemas.config import Config
 from schemas.errors import GeofixError
 from schemas.settings.plan import PlanSettings
@@ -18,7 +20,7 @@ from schemas.settings.services import ServicesSettings
 from tasks.lake import Lake
 from tasks.runtime.items.outcome import StageResult, Tick
 from tasks.runtime.on_ray.job import main
-from tasks.runtime.on_ray.jobs import RESULT, TICK, job_id, run_as_job, stage_home
+from tasks.runtime.on_ray.jobs import RESULT, TICK, job_id, run_as_job, stage_home, stages_in
 from tasks.runtime.runner import Context, Inputs, Kept, Row, Stage, WorkerSetup, run
 from tasks.runtime.snapshots import approved_snapshot
 from tasks.services import connect
@@ -126,6 +128,13 @@ def test_the_snapshot_that_was_asked_for_goes_to_the_job(
     monkeypatch.setattr("tasks.runtime.on_ray.job.run", ran)
     assert main(["tasks.train", "train.sft"]) == 0
     assert given[0].snapshot is not None and given[0].snapshot.snapshot_id == wanted
+
+
+@pytest.mark.parametrize("package", STAGES)
+def test_a_job_finds_every_step_of_the_package(package: str) -> None:
+    for stage in importlib.import_module(f"tasks.{package}").STAGES:
+        if isinstance(stage, Stage):
+            assert any(found is stage for found in stages_in(importlib.import_module(stage_home(stage))))
 
 
 def test_a_running_job_is_followed_and_one_that_is_over_is_tried_anew(done: tuple[Lake, StageResult]) -> None:
