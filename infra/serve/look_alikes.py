@@ -54,12 +54,12 @@ class PictureSearch:
         try:
             body = json.loads(await read_body(request))
             of, crops = str(body["labels"]["picture"]), body["requests"]
-            asked = [(crop["image"]["content"], crop["features"][0].get("maxResults", 10)) for crop in crops]
+            wanted = [(crop["image"]["content"], crop["features"][0].get("maxResults", 10)) for crop in crops]
         except (ValueError, KeyError, TypeError, IndexError, AttributeError):
             raise Refused(400, "give image, features and labels.picture", "invalid_request") from None
-        if len(asked) > MOST_CROPS:
+        if len(wanted) > MOST_CROPS:
             raise Refused(400, f"at most {MOST_CROPS} crops a request", "invalid_request")
-        return JSONResponse({"responses": [await computing.run(self._answer, crop, of, most) for crop, most in asked]})
+        return JSONResponse({"responses": [await computing.run(self._answer, crop, of, most) for crop, most in wanted]})
 
     def _answer(self, content: Any, of: str, most: Any) -> dict[str, Any]:
         try:

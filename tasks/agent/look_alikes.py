@@ -31,7 +31,7 @@ _OF_IMAGES = (
 
 
 class UnknownPicture(ValueError):
-    """The lake does not have the picture that is asked about, or no fingerprint of it."""
+    """The lake does not have the picture of a crop, or no fingerprint of it."""
 
 
 @dataclass(frozen=True)
@@ -87,12 +87,12 @@ class LookAlikes:
 
     def _near(self, of: str) -> NDArray[np.bool_]:
         """What would tell where a picture was taken."""
-        asked = self._known.with_row_index("at").filter(pl.col("sha256") == of)
-        if asked.is_empty():
+        rows = self._known.with_row_index("at").filter(pl.col("sha256") == of)
+        if rows.is_empty():
             raise UnknownPicture("this lake has no such picture, or no fingerprint of it")
         lat, lon = (self._known[name].to_numpy().astype(np.float64) for name in ("lat", "lon"))
         is_near = np.zeros(self._known.height, bool)
-        for row in asked.to_dicts():
+        for row in rows.to_dicts():
             at = row["at"]
             names = [name for name in ("sha256", "place_id", "sequence_id") if row[name] is not None]
             same = [(pl.col(name) == row[name]).fill_null(False) for name in names]

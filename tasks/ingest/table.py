@@ -187,7 +187,7 @@ def _csv_records(table: Table) -> Records:
                 if any(map(str.strip, fields)):
                     yield number, [*fields]
                 continue
-            if reader.line_num > number:  # it took rows with it that nobody would miss
+            if reader.line_num > number:  # it would swallow rows without a trace
                 raise TableRefused(
                     f"{table.path}: lines {number} to {reader.line_num} are read as one row ({problem}); close "
                     f"the quote in line {number}, or write it twice"
