@@ -41,7 +41,7 @@ def timed(command: list[str], folder: Path) -> float:
 
 def serve_until_answer(folder: Path) -> float:
     began = time.monotonic()
-    command = [*GEOFIX, "serve", "finds-1", "--port", "18761"]
+    command = [*GEOFIX, "serve", "finds-2", "--port", "18761"]
     server = subprocess.Popen(command, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         while time.monotonic() - began < 120:

@@ -2,7 +2,7 @@
 
     python -m bench frozen_tools [--nearest]
 
-The packaged agent `finds-1` is trained on pictures of the offline world with live tools that are recorded, the
+The packaged agent `finds-2` is trained on pictures of the offline world with live tools that are recorded, the
 recording is exported, and two copies of the lake are trained with it alone: every service is where nothing listens.
 The weights of all three, and the figures of their steps, must be the same.
 
@@ -30,7 +30,7 @@ from tasks.services.response_store import digest_key, unpack
 UNREACHABLE = "http://127.0.0.1:9"  # the port of `discard`, where nothing listens
 RECIPE, PLACES, STEPS = "spotmini", 24, 2
 SETTINGS = (
-    "train.base=finds-1", "train.phases=[grpo]", "train.grpo.pictures=all", f"train.grpo.max_steps={STEPS}",
+    "train.base=finds-2", "train.phases=[grpo]", "train.grpo.pictures=all", f"train.grpo.max_steps={STEPS}",
     "train.grpo.prompts_per_generation=2", "train.grpo.prompts_per_step=2", "train.grpo.group_size=4",
     "train.grpo.tau_km=[10000, 10000]",
     "train.threads=1",  # of several, sums differ in their last bits from run to run

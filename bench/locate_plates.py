@@ -9,7 +9,7 @@ letters have 14 pixels or more; whether the geocoder's first street of that name
 Controls: the same pictures whose boards are without a word, and every answer measured against another place.
 
     python -m bench locate_plates
-    python -m bench.locate_plates --pictures 20 --model trained:finds-1
+    python -m bench.locate_plates --pictures 20 --model trained:finds-2
     python -m bench.locate_plates --all --teacher --pictures 300
 """
 

@@ -9,9 +9,15 @@ from flows.order import STAGES
 from schemas.config import Config
 from schemas.load import ConfigError, load_config, profile_names
 from schemas.recipes import default_recipe, recipe_folders
+from schemas.settings.models import TRAINED
+from tasks.train.packaged import AGENT
 
-# The demo is the offline profile; it approves its own snapshot when every check passes.
-DEMO = {"review": {"auto_approve": True}}
+# The demo is the offline profile; it approves its own snapshot when every check passes, and shows the packaged agent
+# beside the one it trains for a minute.
+DEMO = {
+    "review": {"auto_approve": True},
+    "evaluate": {"policies": ["answerer-base", "answerer-large", f"{TRAINED}:{AGENT}"]},
+}
 
 
 # Plain texts with a list of choices in the schema, which Prefect's UI shows as a selection. A wrong one is refused by

@@ -96,7 +96,7 @@ def _uninstall(monkeypatch: pytest.MonkeyPatch, *modules: str) -> None:
 
 NEEDED = {
     "offline": (["demo"], ["offline", "--port", "0"], ["plan"], ["base", "new"]),
-    "train": (["demo"], ["train"], ["serve", "finds-1"], ["verl"], ["base", "new"], ["run"]),
+    "train": (["demo"], ["train"], ["serve", "finds-2"], ["verl"], ["base", "new"], ["run"]),
 }
 
 

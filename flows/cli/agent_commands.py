@@ -23,7 +23,7 @@ _Model = Annotated[
 
 def register(app: typer.Typer) -> None:
     """The commands."""
-    examples = ["geofix locate street.jpg --model trained:finds-1", "geofix locate *.jpg --model trained --json"]
+    examples = ["geofix locate street.jpg --model trained:finds-2", "geofix locate *.jpg --model trained --json"]
     command(app, GROUP, examples)(locate)
     shown = [
         "geofix trajectories --as trl --out trajectories.parquet",

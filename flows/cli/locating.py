@@ -15,7 +15,7 @@ from schemas.config import Config
 from schemas.errors import InputError
 from schemas.messages import Message
 from schemas.settings.models import TRAINED
-from tasks.agent.attempt import PACKAGED, Sampling, SingleAgent
+from tasks.agent.attempt import PACKAGED, PACKAGED_TOKENS, Sampling, SingleAgent
 from tasks.agent.environment import Environment, run_agent
 from tasks.agent.page import Located
 from tasks.agent.picture import Picture, open_picture
@@ -54,7 +54,7 @@ async def locate_all(
     pictures = [(path, read_picture(path, session.config, model)) for path in paths]
     tools, max_tokens = session.tools, session.config.synthesize.max_tokens
     if model == PACKAGED:
-        recipe, max_tokens = spotmini.RECIPE, spotmini.REPLY_TOKENS
+        recipe, max_tokens = spotmini.RECIPE, PACKAGED_TOKENS
     chat, lake = session.chat(), Lake(session.config.lake)
     located = []
     try:

@@ -42,7 +42,7 @@ def serve(
     model: Annotated[
         str,
         typer.Argument(
-            help="Id of a model in the lake, `newest`, `finds-1`, or a checkpoint's folder; `pictures`: a search by "
+            help="Id of a model in the lake, `newest`, `finds-2`, or a checkpoint's folder; `pictures`: a search by "
             "pictures among the lake's own (services.image_search.protocol=lake)."
         ),
     ],

@@ -203,7 +203,7 @@ class TrainSettings(Settings):
     recipe: str = Field(default_recipe(), description="whose trajectories are trained on, with its reward")
     base: str = Field(
         "",
-        description='path or hub name of a vision-language model, the packaged "sees-2" or "finds-1", or "tiny", two '
+        description='path or hub name of a vision-language model, the packaged "sees-2" or "finds-2", or "tiny", two '
         "layers of random weights. Qwen2.5-VL and Qwen3-VL train packed, others that transformers opens by a slower "
         "path. Recipes name their paper's; where none is named nothing trains",
     )

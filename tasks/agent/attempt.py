@@ -19,8 +19,10 @@ from tasks.services.errors import ServiceError
 
 TRAINED = "trained:"
 PHASES = ("sft", "cold_start", "grpo")
-# The packaged agent is in no table: its name, and most and least pixels of the pictures it was taught with.
-PACKAGED, PACKAGED_PIXELS = "trained:finds-1", (100_352, 40_000)
+# The packaged agent is in no table: its name, most and least pixels of the pictures it was taught with, and the recipe
+# whose words and tools it knows. A right reply of it has at most 70 tokens or so.
+PACKAGED, PACKAGED_PIXELS = "trained:finds-2", (100_352, 40_000)
+PACKAGED_RECIPE, PACKAGED_TOKENS = "spotmini", 128
 
 
 def newest_model(models: pl.DataFrame, recipe: str, phase: str | None = None) -> str | None:

@@ -3,7 +3,7 @@
 import asyncio
 import hashlib
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import polars as pl
@@ -13,6 +13,9 @@ from schemas.messages import Message, image_references
 from schemas.settings.evaluate import EvaluateSettings
 from schemas.settings.reward import RewardSettings
 from tasks.agent.attempt import (
+    PACKAGED,
+    PACKAGED_RECIPE,
+    PACKAGED_TOKENS,
     PHASES,
     TRAINED,
     Attempt,
@@ -24,6 +27,7 @@ from tasks.agent.attempt import (
     trained_pixels,
 )
 from tasks.agent.picture import Picture, stored_picture
+from tasks.agent.prompt import Prompt
 from tasks.agent.service_tools import open_toolbox, tool_services
 from tasks.agent.stored import derived_rows
 from tasks.agent.toolbox import Toolbox
@@ -51,9 +55,18 @@ def answer_identity(settings: EvaluateSettings) -> dict[str, Any]:
         *("tools", "agent_recipe", "verifier", "geocode"),
     )
     named = {"name": settings.name} if settings.name else {}
-    prompt = prompt_with(settings.agent_recipe, settings.tools, settings.prompt)
+    prompt = _prompt(settings)
     words = digest(prompt.opening_words, VERIFIER if settings.verifier else None)
     return {**{name: value for name, value in settings.identity().items() if name in wanted}, **named, "words": words}
+
+
+def asked_as(policy: str, settings: EvaluateSettings) -> EvaluateSettings:
+    """The settings that a policy is asked with: the packaged agent knows its own words and tools alone."""
+    if policy != PACKAGED:
+        return settings
+    return settings.model_copy(
+        update={"agent_recipe": PACKAGED_RECIPE, "tools": ("all",), "max_tokens": PACKAGED_TOKENS}
+    )
 
 
 def policies(inputs: Inputs, settings: EvaluateSettings) -> list[str]:
@@ -69,7 +82,7 @@ def policies(inputs: Inputs, settings: EvaluateSettings) -> list[str]:
 
 def evaluation_id(policy: str, settings: EvaluateSettings) -> str:
     """The name of one policy's evaluation. It stays while the benchmark grows, so that only new ones are answered."""
-    return digest("evaluation", policy, answer_identity(settings))
+    return digest("evaluation", policy, answer_identity(asked_as(policy, settings)))
 
 
 def single_evaluations(inputs: Inputs, settings: EvaluateSettings) -> list[tuple[str, str]]:
@@ -140,7 +153,11 @@ def roles(settings: EvaluateSettings) -> tuple[str, ...]:
 
 def services(settings: EvaluateSettings) -> tuple[str, ...]:
     """The services that policies, their tools and the reading of answers ask."""
-    tools = tool_services(prompt_with(settings.agent_recipe, settings.tools, settings.prompt).tools)
+    tools = [
+        service
+        for policy in ("", *settings.policies)
+        for service in tool_services(_prompt(asked_as(policy, settings)).tools)
+    ]
     geocodes = ("answer_geocoder",) if settings.geocode or reads_addresses(settings.agent_recipe) else ()
     return tuple(dict.fromkeys(("chat", *geocodes, *tools)))
 
@@ -161,14 +178,16 @@ def open_context(settings: EvaluateSettings, setup: WorkerSetup) -> WorkerContex
 
 async def work(item: Row, context: WorkerContext) -> Kept:
     """One policy's answer to one picture. A reply that cannot be read is a miss; a service that fails raises."""
-    settings, policy = context.settings, item["policy"]
+    policy = item["policy"]
     require_server(policy, context)
+    settings = asked_as(policy, context.settings)
+    context = replace(context, settings=settings)
     picture = await picture_of(item, context)
     tried = await run_attempt(
         context.chat,
         policy,
         picture,
-        prompt_with(settings.agent_recipe, settings.tools, settings.prompt),
+        _prompt(settings),
         context.tools,
         temperature=settings.temperature,
         seed=stable_seed("evaluate", item["sha256"], policy),
@@ -176,6 +195,10 @@ async def work(item: Row, context: WorkerContext) -> Kept:
     )
     row, files = await prediction_row(item, policy, item["evaluation_id"], tried, picture, context)
     return Kept({"derived": files, "predictions": [row]}, tried.trajectory.usage)
+
+
+def _prompt(settings: EvaluateSettings) -> Prompt:
+    return prompt_with(settings.agent_recipe, settings.tools, settings.prompt)
 
 
 def require_server(policy: str, context: WorkerContext) -> None:

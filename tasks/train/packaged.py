@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import torch
 
 # Weights of a name never change: other weights get another name, because models are named after it.
-NAME, AGENT = "sees-2", "finds-1"
+NAME, AGENT = "sees-2", "finds-2"
 _DATA = Path(__file__).parent / "data"
 FILES = {name: _DATA / f"{name}.safetensors" for name in (NAME, AGENT)}
 SHARED = "visual."  # in the names of the weights that the agent has from the base

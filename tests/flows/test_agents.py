@@ -23,7 +23,7 @@ from tasks.train.packaged import AGENT
 def test_the_packaged_agent_needs_no_trained_model_in_the_lake(tmp_path: Path) -> None:
     folder, name = _checkpoint(Lake(tmp_path), AGENT)
     assert name == AGENT and (folder / "config.json").is_file()
-    with pytest.raises(InputError, match=r"holds no trained model 'other'; the packaged one is 'trained:finds-1'"):
+    with pytest.raises(InputError, match=r"holds no trained model 'other'; the packaged one is 'trained:finds-2'"):
         _checkpoint(Lake(tmp_path), "other")
 
 

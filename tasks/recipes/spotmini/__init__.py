@@ -8,7 +8,7 @@ written by SpotAgent's pair of models, which is asked to think in one short sent
 from dataclasses import replace
 
 from schemas.settings.synthesize import Rule, SynthesizeSettings
-from tasks.agent.attempt import PACKAGED_PIXELS
+from tasks.agent.attempt import PACKAGED_PIXELS, PACKAGED_RECIPE
 from tasks.agent.environment import Ask
 from tasks.agent.prompt import DIRECT
 from tasks.recipes.recipe import Writer, WriterContext
@@ -17,7 +17,6 @@ from tasks.recipes.spotagent.observer_pair import ObserverPair
 
 MAX_PIXELS, MIN_PIXELS = PACKAGED_PIXELS  # a view of 448 x 224 pixels, and the zoom its base was taught to read
 RESULTS = 1  # of a call: it is shown the best match alone
-REPLY_TOKENS = 128  # a right one has at most 70 or so
 
 BRIEFLY = """
 
@@ -50,5 +49,5 @@ def _roles(settings: SynthesizeSettings) -> tuple[str, ...]:
 # Its coordinates are cut, not rounded, so none of them is the tool's own number.
 RULES: tuple[Rule, ...] = ("true_statements", "placed_answer", "unnamed_answer")
 RECIPE = replace(
-    SPOTAGENT, name="spotmini", prompt=PROMPT, direct=DIRECT, short=None, writer=Writer(_pair, _roles), rules=RULES
+    SPOTAGENT, name=PACKAGED_RECIPE, prompt=PROMPT, direct=DIRECT, short=None, writer=Writer(_pair, _roles), rules=RULES
 )

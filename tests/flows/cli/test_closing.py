@@ -191,14 +191,14 @@ def test_a_demo_names_a_panorama_that_the_packaged_agent_can_be_watched_on(tmp_p
         for name, kind in kinds.items()
     ]
     lake.upsert("images", images, Commit("collect", 1))
-    assert "finds-1" not in closing_words([], lake, Call(demo=True)), "nothing was curated"
+    assert "finds-2" not in closing_words([], lake, Call(demo=True)), "nothing was curated"
     label = {"lat": 1.0, "lon": 2.0, "split": "train"}
     labels = [{"image_id": name, "sha256": sha256[name], **label} for name in kinds]
     lake.upsert("labels", labels, Commit("curate", 1))
 
     def named() -> list[bytes]:
         [line] = [one for one in closing_words([], lake, Call(demo=True)).splitlines() if one.startswith("  agent")]
-        assert line.endswith("--model trained:finds-1")
+        assert line.endswith("--model trained:finds-2")
         return [Path(file).read_bytes() for file in line.partition("locate ")[2].partition(" --model")[0].split()]
 
     assert named() == [b"i2", b"i3"]
@@ -207,4 +207,4 @@ def test_a_demo_names_a_panorama_that_the_packaged_agent_can_be_watched_on(tmp_p
     row = {"trajectory_id": "t", "image_id": "i3", "verdict": "kept", "tool_calls": 2, "error_km": 0.01, **tried}
     lake.upsert("trajectories", [row], Commit("synthesize", 1))
     assert named() == [b"i3", b"i2"]
-    assert "finds-1" not in closing_words([], lake, Call())
+    assert "finds-2" not in closing_words([], lake, Call())

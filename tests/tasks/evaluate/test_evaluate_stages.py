@@ -18,12 +18,14 @@ from schemas.messages import image_references
 from schemas.settings.evaluate import EvaluateSettings
 from schemas.settings.review import ReviewSettings
 from schemas.settings.services import ChatEndpoint, ServicesSettings, TrainedEndpoint
+from tasks.agent.attempt import PACKAGED
 from tasks.evaluate import STAGES, report
 from tasks.evaluate.answers import STAGE as ANSWERS
 from tasks.evaluate.answers import evaluation_id, items, judge_point
 from tasks.evaluate.scores import STAGE as SCORES
 from tasks.lake import Commit, Lake
 from tasks.lake.verify import verify
+from tasks.recipes import spotmini
 from tasks.review.site.page import Source
 from tasks.review.site.pages.leaderboard import files as leaderboard_files
 from tasks.review.site.pages.leaderboard import leaderboard_page
@@ -149,6 +151,23 @@ def test_an_evaluation_keeps_its_name_while_answers_would_be_the_same() -> None:
     assert name == evaluation_id("a", EvaluateSettings(policies=("a", "b"), resamples=500, max_images=3))
     assert name != evaluation_id("a", EvaluateSettings(temperature=1.0))
     assert name != evaluation_id("b", EvaluateSettings())
+
+
+async def test_the_packaged_agent_is_asked_in_its_own_words_with_its_own_tools(
+    lake: Lake, model: tuple[type[Model], str]
+) -> None:
+    model[0].says |= {"plain": "10.0, 20.0", "finds-2": "<answer>Latitude: 10.0\nLongitude: 20.0</answer>"}
+    settings = EvaluateSettings(policies=("plain", PACKAGED), trained=False, tools=())
+    assert evaluation_id(PACKAGED, settings) == evaluation_id(PACKAGED, EvaluateSettings(agent_recipe="geovista"))
+    assert "geocoder" in ANSWERS.services(settings) and "geocoder" not in ANSWERS.services(EvaluateSettings())
+    model[0].asked.clear()
+    await answer_all(lake, settings, setup(lake, model[1], trained=True))
+    with_tools = [body for body in model[0].asked if body.get("tools")]
+    assert len(with_tools) == 3 and len(model[0].asked) == 6
+    assert {tool["function"]["name"] for tool in with_tools[0]["tools"]} == set(spotmini.PROMPT.tools)
+    assert with_tools[0]["messages"][0]["content"] == spotmini.PROMPT.opening({})[0]["content"]
+    tools = dict(lake.read("predictions").select("policy", "tools").iter_rows())
+    assert tools == {"plain": "none", PACKAGED: "all"}
 
 
 async def test_answers_become_scores(lake: Lake, model: tuple[type[Model], str], snapshot_of: MakeSnapshot) -> None:

@@ -38,12 +38,12 @@ def test_the_agent_sees_with_the_eyes_of_its_base(
     from safetensors.torch import load_file
 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    base, agent = load_file(folder / packaged.WEIGHTS), load_file(base_folder("finds-1") / packaged.WEIGHTS)
+    base, agent = load_file(folder / packaged.WEIGHTS), load_file(base_folder("finds-2") / packaged.WEIGHTS)
     assert base.keys() == agent.keys()
     same = {name for name in base if torch.equal(base[name], agent[name])}
     assert {name for name in base if packaged.SHARED in name} <= same
     assert all(name not in same for name in base if name.endswith("proj.weight") and packaged.SHARED not in name)
-    check_base(TrainSettings(base="finds-1"))
+    check_base(TrainSettings(base="finds-2"))
 
 
 def test_packing_keeps_weights_within_a_step(folder: Path, tmp_path: Path) -> None:
