@@ -14,7 +14,6 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-import httpx
 import yaml
 
 from flows.deployment import deployment_tags
@@ -115,6 +114,8 @@ def resume_flow_runs(lake: Lake, snapshot: dict[str, Any]) -> list[str]:
     if api is None:
         return []
     os.environ.setdefault("PREFECT_LOGGING_LEVEL", "CRITICAL")
+    import httpx
+
     from flows.decision import resume_waiting
 
     try:
@@ -281,10 +282,12 @@ def _prefect_commands(environment: dict[str, str]) -> Iterator[Callable[..., Non
 
 def _refuse_unknown_parameters(api: str, secret: str, deployments: Iterable[str]) -> None:
     """Let the server refuse a flow run with an unknown parameter; Prefect would start it, and it would crash."""
+    import httpx
+
     user, _, password = secret.partition(":")
     with httpx.Client(base_url=api, auth=(user, password), trust_env=False, timeout=60) as client:
 
-        def ask(method: str, path: str, body: Any = None) -> httpx.Response:
+        def ask(method: str, path: str, body: Any = None) -> Any:
             end_s = time.monotonic() + START_S
             while (response := client.request(method, path, json=body)).status_code == 503 and time.monotonic() < end_s:
                 time.sleep(0.5)  # its database is busy

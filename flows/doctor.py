@@ -16,8 +16,6 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Literal
 
-import httpx
-
 from flows.order import STAGES, roles_of, services_of
 from flows.servers import answers
 from schemas.config import Config
@@ -169,6 +167,8 @@ def _asked(config: Config) -> dict[str, str]:
 
 
 def _reach(url: str) -> tuple[Verdict, str]:
+    import httpx
+
     try:
         answer = httpx.get(url, timeout=TIMEOUT_S, follow_redirects=False)
     except (httpx.HTTPError, httpx.InvalidURL) as error:

@@ -3,15 +3,17 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import polars as pl
 from google.protobuf.message import DecodeError
-from mapbox_vector_tile.Mapbox.vector_tile_pb2 import tile as TileMessage
 from numpy.typing import NDArray
 
 from tasks.collect.boxes import Box
+
+if TYPE_CHECKING:  # its package imports shapely and an encoder
+    from mapbox_vector_tile.Mapbox.vector_tile_pb2 import tile as TileMessage
 
 ORDER_ZOOM = 14  # of the tiles along which places are worked on
 MAX_TILE_BYTES = 32_000_000  # city tiles have about 1 MB
@@ -40,7 +42,7 @@ class TileName:
         return Box(float(_lat_of_row(self.y + 1, side)), west, float(_lat_of_row(self.y, side)), east)
 
 
-Property = tuple[str, Callable[[TileMessage.value], Any]]  # its key, and what its value says; None: nothing
+Property = tuple[str, Callable[["TileMessage.value"], Any]]  # its key, and what its value says; None: nothing
 
 
 @dataclass(frozen=True)
@@ -123,7 +125,9 @@ def read_tile(data: bytes, name: TileName, layer: TileLayer) -> TileImages:
         return NO_IMAGES
     if len(data) > MAX_TILE_BYTES:
         raise BadTile(f"{len(data)} bytes, at most {MAX_TILE_BYTES} are read")
-    message = TileMessage()
+    from mapbox_vector_tile.Mapbox.vector_tile_pb2 import tile
+
+    message = tile()
     try:
         message.ParseFromString(data)
     except DecodeError:
@@ -132,7 +136,7 @@ def read_tile(data: bytes, name: TileName, layer: TileLayer) -> TileImages:
     return NO_IMAGES if tile_layer is None else _read_layer(tile_layer, name, layer)
 
 
-def _read_layer(layer: TileMessage.layer, name: TileName, declared: TileLayer) -> TileImages:
+def _read_layer(layer: "TileMessage.layer", name: TileName, declared: TileLayer) -> TileImages:
     # The library's own `decode` makes a dictionary with all properties of every feature: three times as long.
     count, extent = len(layer.features), layer.extent or 4096
     if count > MAX_TILE_IMAGES:
@@ -172,7 +176,7 @@ def _read_layer(layer: TileMessage.layer, name: TileName, declared: TileLayer) -
         raise BadTile("a property points nowhere or is out of range") from None
 
 
-def whole_number(value: TileMessage.value) -> int | None:
+def whole_number(value: "TileMessage.value") -> int | None:
     """The whole number of a value, exactly; an id that came as a float has lost its last digits already."""
     if value.HasField("int_value"):
         return int(value.int_value)

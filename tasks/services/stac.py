@@ -1,37 +1,28 @@
 """Scenes from a STAC API, and byte ranges of their files.
 
-pystac-client searches the API; what it sends goes through our client, so that budgets, breakers and the SSRF guard see
-it. pystac-client is synchronous: each search runs in a thread and hands its requests to the event loop. Files lie on
-another host and may need a signature, which is had from a signing
-service, one for a whole container, and renewed before it is over and whenever the host calls it so.
+Files lie on another host and may need a signature, which is had from a signing service, one for a whole container, and
+renewed before it is over and whenever the host calls it so.
 """
 
 import asyncio
 import contextvars
-import json
 import re
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any
-from urllib.parse import parse_qsl, quote, urlsplit
-
-from pystac.link import HREF, Link
-from pystac_client import ItemSearch
-from pystac_client.stac_api_io import StacApiIO
+from urllib.parse import quote, urlsplit
 
 from schemas.errors import StageRefused
 from schemas.settings.services import StacEndpoint
 from tasks.services.errors import HttpResponse, ServiceError, safe_url
-from tasks.services.http import Expected, HttpClient, ServiceClient, key_header
+from tasks.services.http import Expected, ServiceClient, key_header
 from tasks.services.network import may_fetch
 from tasks.services.transport import Connection
 
-PAGE = 100  # items a request: pages of 250 are megabytes, and the service's gateway gives up after 30 s
-MAX_PAGES = 100
 RENEW_S = 300.0  # a signature is renewed this long before its end: a read that begins with it must end with it
 SHORTEST_USE_S = 1.0  # whatever is said of its end: the host's refusal brings a new one anyway
 RENEWALS = 3  # signatures tried for one read
@@ -39,7 +30,6 @@ READS = 16  # ranges in flight
 SEARCHES = 32  # threads of searches; the number of requests at once is the concurrency limiter's decision
 NO_SIGNATURE = 409  # how the host says that it saw none
 KEY_HEADER = "Ocp-Apim-Subscription-Key"
-_JSON_TYPES = ("application/geo+json", "application/json")
 _FILE_TYPES = ("image/tiff", "application/octet-stream", "binary/octet-stream", "image/")
 _RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+|\*)")
 _SIGNATURE = re.compile(r"[A-Za-z0-9%&=._:+/~-]+")
@@ -53,87 +43,6 @@ Box = tuple[float, float, float, float]  # west, south, east, north, as the prot
 class _Signature:
     query: str
     renew_at_s: float  # of the monotonic clock
-
-
-def _all_items(search: ItemSearch) -> list[dict[str, Any]]:
-    return list(search.items_as_dicts())
-
-
-class _SearchPages(StacApiIO):
-    """Pages of one search, requested through our HTTP client in its event loop."""
-
-    def __init__(self, http: HttpClient, loop: asyncio.AbstractEventLoop) -> None:
-        super().__init__(max_retries=None)
-        self._http, self._loop = http, loop
-        self._body: dict[str, Any] = {}
-        self._asked: set[str] = set()
-        self._items = 0
-        self._waits_for: Future[dict[str, Any]] | None = None
-        self._is_cancelled = False
-
-    def read_json(self, source: HREF, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        """The next page. Of a link to it only the question is read: its address could lead elsewhere."""
-        if isinstance(source, Link) and source.extra_fields.get("method") == "POST":
-            self._body = {**self._body, **source.extra_fields["body"]}
-            page = self._page("POST", body=self._body)
-        elif isinstance(source, Link):
-            page = self._page("GET", params=dict(parse_qsl(urlsplit(source.href).query)))
-        else:
-            self._body = dict(kwargs["parameters"])
-            page = self._page("POST", body=self._body)
-        if self._is_cancelled:
-            page.close()
-            raise asyncio.CancelledError
-        self._waits_for = asyncio.run_coroutine_threadsafe(page, self._loop)
-        return self._waits_for.result()
-
-    def cancel(self) -> None:
-        """End the search: its caller is gone."""
-        self._is_cancelled = True
-        if self._waits_for is not None:
-            self._waits_for.cancel()
-
-    async def _page(self, method: str, **question: Any) -> dict[str, Any]:
-        """A page that keeps to the protocol, with one link at most: to the next page."""
-        page, response = await self._http.request_json(
-            method, "/search", kind="search", expected=Expected(_JSON_TYPES), **question
-        )
-        rows = page.get("features") if isinstance(page, dict) else None
-        if not isinstance(rows, list):
-            raise self._http.bad_response("no list under 'features'", response, retryable=True)
-        if not all(isinstance(row, dict) for row in rows):
-            raise self._http.bad_response("an item that is not an object", response)
-        self._items += len(rows)
-        following = self._next_link(page, response) if rows else None
-        if following is None:
-            return {"features": rows, "links": []}
-        name = json.dumps(following, sort_keys=True)
-        if name in self._asked:
-            raise self._http.bad_response("the next page is one that was read before", response)
-        self._asked.add(name)
-        if len(self._asked) >= MAX_PAGES:
-            raise ServiceError(
-                "stac",
-                "too_dense",
-                f"{MAX_PAGES} pages with {self._items} items and no end; shorten the search's dates "
-                "(collect.satellite.start, end)",
-            )
-        return {"features": rows, "links": [following]}
-
-    def _next_link(self, page: dict[str, Any], response: HttpResponse) -> dict[str, Any] | None:
-        """The link to the next page, as STAC has it: a POST with a body, whatever stands in it, or a GET."""
-        links = page.get("links")
-        for link in links if isinstance(links, list) else ():
-            if isinstance(link, dict) and link.get("rel") == "next":
-                href, body = link.get("href"), link.get("body")
-                if str(link.get("method", "GET")).upper() == "POST":
-                    if not isinstance(body, dict) or not body:
-                        raise self._http.bad_response("a link to the next page without a body", response)
-                    return {"rel": "next", "href": "", "method": "POST", "body": body}
-                if not isinstance(href, str) or not urlsplit(href).query:
-                    raise self._http.bad_response("a link to the next page that asks nothing", response)
-                return {"rel": "next", "href": href}
-        return None
 
 
 class Stac(ServiceClient):
@@ -162,19 +71,19 @@ class Stac(ServiceClient):
         Items are as they came: one without an id is among them.
         """
         loop = asyncio.get_running_loop()
-        pages = _SearchPages(self._http, loop)
-        search = ItemSearch(
-            f"{self._endpoint.base_url}/search",
-            stac_io=pages,
-            collections=[collection],
-            bbox=[round(edge, 7) for edge in box],
-            datetime=f"{_stamp(start)}/{_stamp(end)}",
-            query={"eo:cloud_cover": {"lte": max_cloud_percent}},
-            limit=PAGE,
-        )
+        from tasks.services.stac_pages import SearchPages  # its library takes half a second to import
+
+        pages = SearchPages(self._http, loop)
+        question = {
+            "collections": [collection],
+            "bbox": [round(edge, 7) for edge in box],
+            "datetime": f"{_stamp(start)}/{_stamp(end)}",
+            "query": {"eo:cloud_cover": {"lte": max_cloud_percent}},
+        }
         try:
             # With this task's context, by which requests are counted.
-            rows = await loop.run_in_executor(_threads, contextvars.copy_context().run, _all_items, search)
+            run, url = contextvars.copy_context().run, self._endpoint.base_url
+            rows = await loop.run_in_executor(_threads, run, pages.all_items, url, question)
         except asyncio.CancelledError:
             pages.cancel()
             raise

@@ -2,10 +2,9 @@
 
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from mapbox_vector_tile.Mapbox.vector_tile_pb2 import tile as TileMessage
 
 from tasks.collect.boxes import Box
 from tasks.collect.candidates import Kind, PictureRecord, heading_of, number_of, pixels_of, point_of, text_of
@@ -13,6 +12,9 @@ from tasks.collect.providers.mapillary.client import MAX_BOX_AREA_DEG2, MAX_IDS,
 from tasks.collect.providers.provider import FetchedBytes, Limits
 from tasks.collect.tiles import TileLayer, TileName, whole_number
 from tasks.services.calls import server_of
+
+if TYPE_CHECKING:
+    from mapbox_vector_tile.Mapbox.vector_tile_pb2 import tile as TileMessage
 
 NAME = "mapillary"
 LICENCE = "CC BY-SA 4.0"  # of all its pictures
@@ -26,7 +28,7 @@ _FLAT = frozenset({"perspective", "fisheye"})
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-def _flag(value: TileMessage.value) -> int | None:
+def _flag(value: "TileMessage.value") -> int | None:
     return int(value.bool_value) if value.HasField("bool_value") else None
 
 

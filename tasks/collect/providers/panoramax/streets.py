@@ -2,11 +2,10 @@
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import numpy as np
-from mapbox_vector_tile.Mapbox.vector_tile_pb2 import tile as TileMessage
 
 from tasks.collect.boxes import Box
 from tasks.collect.candidates import Kind, PictureRecord, heading_of, number_of, pixels_of, point_of, text_of
@@ -15,6 +14,9 @@ from tasks.collect.providers.provider import FetchedBytes, Limits
 from tasks.collect.tiles import TileLayer, TileName
 from tasks.services.calls import server_of
 
+if TYPE_CHECKING:
+    from mapbox_vector_tile.Mapbox.vector_tile_pb2 import tile as TileMessage
+
 NAME = "panoramax"
 ASPECT_SLACK = 0.02  # how far a whole sphere may be from 2:1, as where it is stored
 # Licences as the other sources write them; others keep their SPDX name.
@@ -22,16 +24,16 @@ _LICENCES = {"CC-BY-SA-4.0": "CC BY-SA 4.0", "CC-BY-4.0": "CC BY 4.0", "CC0-1.0"
 _UNLICENSED = "proprietary"  # what STAC says where an instance has set no licence
 
 
-def _tile_id(value: TileMessage.value) -> str | None:
+def _tile_id(value: "TileMessage.value") -> str | None:
     return value.string_value if is_picture_id(value.string_value) else None
 
 
-def _tile_time(value: TileMessage.value) -> int | None:
+def _tile_time(value: "TileMessage.value") -> int | None:
     moment = _time(value.string_value)
     return None if moment is None else round(moment.timestamp() * 1000)
 
 
-def _tile_pano(value: TileMessage.value) -> int | None:
+def _tile_pano(value: "TileMessage.value") -> int | None:
     return {"equirectangular": 1, "flat": 0}.get(value.string_value)
 
 
