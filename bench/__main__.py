@@ -37,6 +37,7 @@ ON_REQUEST = [
     "cards",
     "rollouts_gpu",
     "grpo_vllm",
+    "grpo_async",
     "judge_batch",
     "locate_plates",
     "miniature",

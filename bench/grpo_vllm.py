@@ -17,6 +17,7 @@ import time
 import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import torch
@@ -102,10 +103,12 @@ class Watched(Scripted):
         self.seconds: list[dict[str, float]] = []
         self.first: list[tuple[Sample, list[Episode]]] = []
 
-    def draw(self, prompts: Sequence[Sample], rows: Sequence[Mapping[str, Any]]) -> list[list[Episode]]:
+    def draw(
+        self, prompts: Sequence[Sample], rows: Sequence[Mapping[str, Any]], has_weights: Event | None = None
+    ) -> list[list[Episode]]:
         began = time.monotonic()
         started_s = self._engines.started_s  # type: ignore[attr-defined]
-        found = super().draw(prompts, rows)
+        found = super().draw(prompts, rows, has_weights)
         synced_s = self._engines.synced_s  # type: ignore[attr-defined]
         started_s = self._engines.started_s - started_s  # type: ignore[attr-defined]
         taken_s = time.monotonic() - began - started_s

@@ -142,7 +142,9 @@ class Scripted(ToolRollouts):
 class InRounds(Scripted):
     """As it was before: in each turn all replies, then all tools."""
 
-    def draw(self, prompts: Sequence[Sample], rows: Sequence[Mapping[str, Any]]) -> list[list[Episode]]:
+    def draw(
+        self, prompts: Sequence[Sample], rows: Sequence[Mapping[str, Any]], has_weights: threading.Event | None = None
+    ) -> list[list[Episode]]:
         groups = [
             [Rollout(self._make(row), prompt) for _ in range(self._size)]
             for prompt, row in zip(prompts, rows, strict=True)

@@ -130,6 +130,12 @@ class GrpoSettings(Settings):
     vllm: RolloutVllmSettings = Field(
         RolloutVllmSettings(), description="of engine vllm", json_schema_extra=OPERATIONAL
     )
+    ahead: bool = Field(
+        False,
+        description="with vLLM: the next generation is written while this one is trained on, by weights that are one "
+        "generation old; ratios are to the engine's own log-probabilities",
+        json_schema_extra=ADDED,
+    )
     rollout_groups: int = Field(
         8, ge=1, description="groups decoded side by side, which decides the key cache", json_schema_extra=OPERATIONAL
     )
@@ -185,6 +191,8 @@ class GrpoSettings(Settings):
             )
         if self.advantage != "grpo" and self.group_size % self.advantage_k:
             raise ValueError(f"group_size {self.group_size} must be a multiple of advantage_k {self.advantage_k}")
+        if self.ahead and (self.temperature != 1 or self.engine == "embedded"):
+            raise ValueError("ahead needs engine vllm, and temperature 1, at which vLLM tells its log-probabilities")
         if self.tau_km is not None and not 0 < self.tau_km[1] <= self.tau_km[0] < float("inf"):
             raise ValueError(f"tau_km {list(self.tau_km)}: name the first and the last tau in km, such as [2000, 25]")
         return self

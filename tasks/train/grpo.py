@@ -7,7 +7,9 @@ import itertools
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from threading import Event
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -78,6 +80,17 @@ class RolloutSample:
         return RolloutStats(self.group, self.judged, self.tokens, episode.is_finished, *calls, near)
 
 
+@dataclass(frozen=True)
+class Draw:
+    """Rollouts of a generation, with what each is worth."""
+
+    prompts: list[Sample]
+    groups: list[list[Episode]]
+    judged: list[Judged]
+    numbers: list[int]  # of the prompts, in the generation
+    seconds: float  # of writing them
+
+
 class Reference:
     """The phase's starting model: the policy without its adapters, or a copy that lies on the device or beside it."""
 
@@ -136,6 +149,8 @@ class Grpo:
             on_device(encode, fast), settings.loader_threads, CACHE_BYTES // (BYTES_A_PIXEL * settings.image_max_pixels)
         )
         self._drawn: list[RolloutSample] = []
+        self._thread = ThreadPoolExecutor(1, "rollouts") if self.grpo.ahead else None
+        self._next: tuple[int, Future[Draw]] | None = None  # a generation that is being drawn ahead
         self._generation = -1  # that was drawn; with several processes this one may have no part in it
         self._figures: Figures = {}
         self._rollout_seconds = 0.0  # of the last generation
@@ -166,8 +181,17 @@ class Grpo:
     def gradients(self, step: int, progress: Progress) -> Pending:
         generation, place = divmod(step, self.steps_per_generation)
         if generation != self._generation:
-            self._generate(self.prompts(generation, progress), step / max(1, self.steps - 1))
+            began = time.monotonic()
+            if self._next is not None and self._next[0] == generation:
+                drawn = self._next[1].result()
+                self._rollout_seconds = time.monotonic() - began  # that were waited for
+            else:
+                drawn = self._draw(self.prompts(generation, progress))
+                self._rollout_seconds = drawn.seconds
+            self._generate(drawn, step / max(1, self.steps - 1))
             self._generation = generation
+            if self._thread is not None and self._may_draw_ahead(step):
+                self._next = generation + 1, self._draw_ahead(self._thread, self.prompts(generation + 1, progress))
         wanted = range(place * self.per_step, (place + 1) * self.per_step)
         mine = [sample for sample in self._drawn if sample.group in wanted]
         weights = token_weights(
@@ -188,6 +212,8 @@ class Grpo:
                 new.sum().backward()
                 continue
             old = new.detach() if some[0].old is None else self._joined([sample.old for sample in some])
+            if self.grpo.ahead:
+                old = torch.where(old.isnan(), new.detach(), old)  # where the engine did not tell
             reference = None if some[0].reference is None else self._joined([sample.reference for sample in some])
             advantages = self._spread(some, [sample.advantages for sample in some])
             shares = self._spread(some, [(weight_of[id(sample)],) for sample in some])
@@ -222,23 +248,45 @@ class Grpo:
         }
 
     @torch.no_grad()
-    def _generate(self, chosen: list[int], done: float) -> None:
-        """Draw and judge the rollouts of these samples; `done` is the share of the steps before them."""
-        self.fast.model.eval()
+    def _draw(self, chosen: list[int], has_weights: Event | None = None) -> Draw:
+        """Draw and judge the rollouts of these samples."""
         mine = self.ranks.part(chosen)
         prompts = next(self._ahead.batches([mine], ahead=0))
         rows = [self.rows[n] for n in mine]
         began = time.monotonic()
-        with gathered(self.fast):
-            groups = self.rollouts.draw(prompts, rows) if mine else []
-        self._rollout_seconds = time.monotonic() - began
-        drawn = []
+        if has_weights is None:
+            self.fast.model.eval()
+            with gathered(self.fast):
+                groups = self.rollouts.draw(prompts, rows) if mine else []
+        else:
+            groups = self.rollouts.draw(prompts, rows, has_weights)
+        seconds = time.monotonic() - began
         judged = self.scorer([(episode, row) for group, row in zip(groups, rows, strict=True) for episode in group])
+        return Draw(prompts, groups, judged, self.ranks.part(range(len(chosen))), seconds)
+
+    def _draw_ahead(self, thread: ThreadPoolExecutor, chosen: list[int]) -> Future[Draw]:
+        """The same in another thread; returns as soon as the engine has the weights, so that a step may change them."""
+        has_weights = Event()
+        draw = thread.submit(self._draw, chosen, has_weights)
+        draw.add_done_callback(lambda _: has_weights.set())  # an error is raised where its result is wanted
+        has_weights.wait()
+        return draw
+
+    def _may_draw_ahead(self, step: int) -> bool:
+        """Whether another generation follows, and no validation before it, which the engine would have to answer."""
+        end, every = step + self.steps_per_generation, self.settings.validation_steps
+        return end < self.steps and not (self.settings.validation_images and end // every > step // every)
+
+    @torch.no_grad()
+    def _generate(self, generation: Draw, done: float) -> None:
+        """Weigh the rollouts of a generation; `done` is the share of the steps before it."""
+        self.fast.model.eval()
+        drawn: list[RolloutSample] = []
+        judged = generation.judged
         if self.grpo.tau_km is not None:
             judged = [by_distance(one, tau_at(self.grpo.tau_km, done)) for one in judged]
         worth = iter(judged)
-        numbers = self.ranks.part(range(len(chosen)))
-        for number, prompt, group in zip(numbers, prompts, groups, strict=True):
+        for number, prompt, group in zip(generation.numbers, generation.prompts, generation.groups, strict=True):
             drawn += [RolloutSample(prompt, episode, next(worth), number) for episode in group]
         of_groups = [sample.group for sample in drawn], self.grpo.advantage, self.grpo.advantage_k
         if self.grpo.credit == "turn":
@@ -262,7 +310,11 @@ class Grpo:
 
             return compute
 
-        if self.steps_per_generation > 1:
+        if self.grpo.ahead:
+            for sample in drawn:  # by the weights that drew it
+                told = sample.episode.log_probs or [math.nan] * sample.tokens
+                sample.old = torch.tensor(told, dtype=torch.float32, device=self.fast.device)
+        elif self.steps_per_generation > 1:
             for some in self._even_passes(drawn):
                 keep("old")(self.fast, some)
         if self.reference is not None:

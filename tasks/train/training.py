@@ -141,6 +141,8 @@ class _Phase:
     def grpo(self, rows: Rows, scorer: Scorer) -> Grpo:
         """GRPO over these samples; with tools where the recipe trains with them."""
         settings, grpo, ranks = self.settings, self.settings.grpo, self.ranks
+        if grpo.ahead and self.vllm is None:
+            raise GeofixError("train.grpo.ahead needs vLLM, which writes while this process trains: train.grpo.engine")
         engines = self.engines(grpo.rollout_groups * grpo.group_size)
         rollouts, encode = self.rollouts(engines, rows, grpo.group_size, grpo.temperature)
         reference = None

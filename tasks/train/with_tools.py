@@ -195,12 +195,16 @@ class ToolRollouts:
         self._tools: asyncio.AbstractEventLoop | None = None
         self.waited_s = 0.0  # of the last draw: the engine idle for want of a tool's answer
 
-    def draw(self, prompts: Sequence[Sample], rows: Sequence[Mapping[str, Any]]) -> list[list[Episode]]:
+    def draw(
+        self, prompts: Sequence[Sample], rows: Sequence[Mapping[str, Any]], has_weights: threading.Event | None = None
+    ) -> list[list[Episode]]:
         groups = [
             [Rollout(self._make(row), prompt, str(row.get("image_id") or "")) for _ in range(self._size)]
             for prompt, row in zip(prompts, rows, strict=True)
         ]
         self._engines.refresh_weights()
+        if has_weights is not None:
+            has_weights.set()
         with RolloutQueue(self._loop(), self._max_turns, self._in_step) as queue:
             # The first replies: a group's prompt is computed once.
             for number, rollouts in self._engines.stream(prompts, self._size, self._reply_tokens, self._sampling):

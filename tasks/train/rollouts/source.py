@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from threading import Event
 from typing import Any, Protocol
 
 from schemas.messages import Message
@@ -64,7 +65,10 @@ Scorer = Callable[[Sequence[tuple[Episode, Mapping[str, Any]]]], list[Judged]]
 class Rollouts(Protocol):
     """Draws G rollouts of each prompt from the policy as it is now."""
 
-    def draw(self, prompts: Sequence[Sample], rows: Sequence[Mapping[str, Any]]) -> list[list[Episode]]: ...
+    def draw(
+        self, prompts: Sequence[Sample], rows: Sequence[Mapping[str, Any]], has_weights: Event | None = None
+    ) -> list[list[Episode]]:
+        """`has_weights` is set as soon as the policy may change: the engine has its weights."""
 
 
 class EmbeddedRollouts:
@@ -77,8 +81,12 @@ class EmbeddedRollouts:
         self._size, self._new_tokens, self._sampling = size, new_tokens, Sampling(temperature)
         self._keep = keep  # key caches between two generations
 
-    def draw(self, prompts: Sequence[Sample], rows: Sequence[Mapping[str, Any]]) -> list[list[Episode]]:
+    def draw(
+        self, prompts: Sequence[Sample], rows: Sequence[Mapping[str, Any]], has_weights: Event | None = None
+    ) -> list[list[Episode]]:
         self._engines.refresh_weights()
+        if has_weights is not None:
+            has_weights.set()
         groups = self._engines.generate(prompts, self._size, self._new_tokens, self._sampling)
         if not self._keep:
             self._engines.clear()

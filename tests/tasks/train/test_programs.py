@@ -1,6 +1,8 @@
 """The training programs against plain transformers, torch's AdamW and formulas written out: 1e-5."""
 
+import copy
 import math
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -200,6 +202,87 @@ def fixed_scorer(pairs: Sequence[tuple[Episode, Mapping[str, Any]]]) -> list[Jud
     return [Judged(REWARDS[int(one.answer.split()[0])][int(one.answer.split()[1])]) for one, _ in pairs]
 
 
+def log_probs_by(of: Any, plain: Plain, prompt: Sample, episode: Episode, temperature: float = 1.0) -> torch.Tensor:
+    one = episode.completion
+    pixels = [part for part in (prompt.pixels, one.pixels) if part is not None]
+    whole = Sample([*prompt.ids, *one.ids], [], torch.cat(pixels) if pixels else None, (*prompt.grids, *one.grids))
+    logits = of(**plain(whole)).logits[0, len(prompt.ids) - 1 : -1] / temperature
+    found = logits.log_softmax(-1).gather(1, torch.tensor(one.ids)[:, None])[:, 0]
+    return found[torch.tensor(one.is_policy)]
+
+
+class Beside:
+    """An engine with weights of its own: it goes on writing until the step that trains meanwhile has begun."""
+
+    def __init__(self, model: Any, plain: Plain, episodes: list[list[Episode]]) -> None:
+        self.model, self.plain, self.episodes = model, plain, episodes
+        self.weights: list[Any] = []  # that each generation was written with
+        self.in_training, self.ahead = threading.Event(), 0
+
+    def draw(
+        self, prompts: Sequence[Sample], rows: Sequence[Mapping[str, Any]], has_weights: threading.Event | None = None
+    ) -> list[list[Episode]]:
+        own = copy.deepcopy(self.model)
+        self.weights.append(own)
+        if has_weights is not None:
+            has_weights.set()
+            assert self.in_training.wait(20), "the trainer waits for the engine"
+            self.ahead += 1
+        return [
+            [
+                replace(one, log_probs=log_probs_by(own, self.plain, prompt, one).tolist())
+                for one in self.episodes[row["number"]]
+            ]
+            for prompt, row in zip(prompts, rows, strict=True)
+        ]
+
+
+def test_grpo_ahead_is_the_formula_with_weights_one_generation_old(
+    build_tiny: Build, make_sample: Make, plain: Plain
+) -> None:
+    grpo = GrpoSettings(
+        group_size=4, prompts_per_generation=2, prompts_per_step=2, micro_batch=16, kl=0.0, clip=0.02,
+        max_completion_tokens=16, max_steps=5, ahead=True,
+    )  # fmt: skip
+    settings = TrainSettings(grpo=grpo, loader_threads=0, validation_steps=4)
+    prompts = [make_sample(20 + n, grids) for n, grids in enumerate(GRIDS[:4])]
+    prompts = [Sample(one.ids, [-100] * len(one.ids), one.pixels, one.grids) for one in prompts]
+    model = build_tiny(3)
+    engine = Beside(model, plain, fixed_episodes(4, 4))
+    rows = [{"number": n, "phase": None} for n in range(4)]
+    program = Grpo(fast_model(model), prompts.__getitem__, rows, settings, engine, fixed_scorer, None)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    for step in range(5):
+        engine.in_training.clear()
+        compute = program.fast.log_probs
+
+        def begun(*arguments: Any, compute: Any = compute) -> Any:
+            engine.in_training.set()
+            return compute(*arguments)
+
+        program.fast.log_probs = begun  # type: ignore[method-assign]
+        found = {name: float(value) for name, value in program.gradients(step, Progress()).items()}
+        terms = []
+        for number in (0, 1) if step % 2 == 0 else (2, 3):
+            used = [value for value in REWARDS[number] if value is not None]
+            for place, reward in enumerate(REWARDS[number]):
+                if reward is None:
+                    continue
+                advantage = (reward - np.mean(used)) / (np.std(used, ddof=1) + 1e-6)
+                pair = plain, prompts[number], engine.episodes[number][place]
+                with torch.no_grad():
+                    ratio = torch.exp(log_probs_by(model, *pair) - log_probs_by(engine.weights[step], *pair))
+                terms.append(-torch.minimum(ratio * advantage, ratio.clamp(0.98, 1.02) * advantage).mean())
+        assert found["loss"] == pytest.approx(float(torch.stack(terms).mean()), abs=1e-5)
+        assert (found["clip_share"] > 0) == (step in (1, 2, 3)), "others are by the weights that are trained"
+        optimizer.step()
+        optimizer.zero_grad()
+    # Nothing is written ahead of a validation, which asks the engine itself, nor after the last step.
+    assert engine.ahead == 3 and len(engine.weights) == 5
+    with pytest.raises(ValidationError, match="ahead needs engine vllm, and temperature 1"):
+        GrpoSettings(ahead=True, temperature=0.7)
+
+
 @pytest.mark.parametrize("loss", ["grpo", "dapo", "dr_grpo"])
 @pytest.mark.parametrize("micro_batch", [3, 16])
 def test_grpo_is_the_formula(loss: Any, micro_batch: int, build_tiny: Build, make_sample: Make, plain: Plain) -> None:
@@ -221,12 +304,7 @@ def test_grpo_is_the_formula(loss: Any, micro_batch: int, build_tiny: Build, mak
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
 
     def log_probs(of: Any, prompt: Sample, episode: Episode) -> torch.Tensor:
-        one = episode.completion
-        pixels = [part for part in (prompt.pixels, one.pixels) if part is not None]
-        whole = Sample([*prompt.ids, *one.ids], [], torch.cat(pixels) if pixels else None, (*prompt.grids, *one.grids))
-        logits = of(**plain(whole)).logits[0, len(prompt.ids) - 1 : -1] / 0.7
-        found = logits.log_softmax(-1).gather(1, torch.tensor(one.ids)[:, None])[:, 0]
-        return found[torch.tensor(one.is_policy)]
+        return log_probs_by(of, plain, prompt, episode, temperature=0.7)
 
     for prompt, group in zip(prompts, episodes, strict=True):  # as an engine that computes a little differently
         for place, one in enumerate(group):
