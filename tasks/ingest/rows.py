@@ -24,9 +24,8 @@ from tasks.ingest.fields import KINDS, SPLITS, read_degrees, read_moment, row_id
 from tasks.ingest.files import Found, PictureFolder
 from tasks.ingest.layouts import held_out_split, purpose_of, split_of_purpose
 from tasks.ingest.positions import country_numbers, in_mid_ocean, in_other_country
-from tasks.ingest.refusal import Refusal
+from tasks.ingest.refusal import REFUSAL, Refusal
 from tasks.ingest.survey import Survey
-from tasks.ingest.table import REFUSAL
 from tasks.lake.ids import written_as_float
 from tasks.services.errors import safe_url
 
