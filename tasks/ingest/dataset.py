@@ -30,63 +30,56 @@ def live_rows(lake: Lake, table: str) -> pl.LazyFrame:
     return lake.scan(table).filter((pl.col("stage") == NAME) & pl.col("tombstone").is_null())
 
 
+def photos_of(lake: Lake, dataset: str) -> pl.DataFrame:
+    """The dataset's photos in the lake: item_id, lat, lon, kind, split."""
+    photos = live_rows(lake, "images").filter(of_dataset(dataset)).select("item_id", "lat", "lon", "kind", "split")
+    return lake.collect("images", photos)
+
+
 def check_successor(lake: Lake, dataset: str, batches: Iterable[pl.DataFrame], file: str, word: str) -> None:
     """TableRefused when most photos of the dataset would leave it.
 
     Their rows are gone, or would now be refused, or are of other photos: tables of two trips are both called
     photos.csv, and their ids 1, 2, 3, but they were not taken in the same places.
     """
-    mine = live_rows(lake, "images").filter(of_dataset(dataset)).select("lat", "lon", id="item_id")
-    have = lake.collect("images", mine)
+    have = photos_of(lake, dataset).select("lat", "lon", id="item_id")
     if have.height < FEW:
         return
     kept = refused = moved = 0
     first = ""
     for batch in batches:
         met = batch.join(have, on="id", suffix="_there", maintain_order="left")
-        bad = met.filter(pl.col("refusal").is_not_null())
-        good = met.filter(pl.col("refusal").is_null())
-        away = distance_km(*(good[name].to_numpy() for name in ("lat", "lon", "lat_there", "lon_there")))
-        elsewhere = good.filter(pl.Series(away > MOVED_KM, dtype=pl.Boolean))
-        refused, moved = refused + bad.height, moved + elsewhere.height
-        kept += good.height - elsewhere.height
-        for row in bad.head(1).iter_rows(named=True):
+        away_km = distance_km(*(met[name].to_numpy() for name in ("lat", "lon", "lat_there", "lon_there")))
+        elsewhere = met.filter(pl.Series(away_km > MOVED_KM, dtype=pl.Boolean))  # not of a row that is refused
+        refused, moved = refused + len(met) - met["refusal"].null_count(), moved + elsewhere.height
+        for row in met.filter(pl.col("refusal").is_not_null()).head(1).iter_rows(named=True):
             why = json.loads(row["refusal"])
             problem = f"{why['reason']}: {why['column']} {why.get('given', '')!r} {why['problem']}"
             first = first or f"{word} {row['row']}, {problem}"
         for row in elsewhere.head(1).iter_rows(named=True):
             there = f"{row['lat']:g}, {row['lon']:g}, in the lake {row['lat_there']:g}, {row['lon_there']:g}"
             first = first or f"{word} {row['row']}, {safe_text(row['source_id'], limit=60)}: {there}"
-    leaving = have.height - kept
+        kept += met.height
+    leaving = have.height - kept + refused + moved
     if leaving > MOST_MAY_LEAVE * have.height:
         raise TableRefused(
             f"{file}: dataset '{dataset}' of this lake has {have.height:,} photos, and {leaving:,} of them would leave "
             f"it: {refused:,} are refused now, {moved:,} of the same id were taken elsewhere, "
-            f"{leaving - refused - moved:,} are not in this file{first and f' (first: {first})'}; correct the file, "
+            f"{have.height - kept:,} are not in this file{first and f' (first: {first})'}; correct the file, "
             "give another dataset another --name, or add --replace to let them go"
         )
 
 
-def photos_in_lake(lake: Lake, item_ids: pl.DataFrame) -> pl.DataFrame:
-    """Those of the items that have a photo in the lake now."""
-    photos = live_rows(lake, "images").select("item_id")
-    return lake.collect("images", photos.join(item_ids.lazy(), on="item_id", how="semi"))
-
-
-def retire(lake: Lake, dataset: str, seen: Iterable[str]) -> int:
-    """Tombstone the dataset's rows whose items are not among those seen; returns the number of photos."""
-    current = pl.LazyFrame({"item_id": pl.Series(list(seen), dtype=pl.String)})
-    run_id, batch, photos = new_run_id(f"{NAME}-retire"), 0, 0
-    for table in ("images", "rejects", "failures"):
+def retire(lake: Lake, dataset: str, seen: pl.Series) -> None:
+    """Tombstone the dataset's rows whose items are not among those seen."""
+    run_id = new_run_id(f"{NAME}-retire")
+    for batch, table in enumerate(("images", "rejects", "failures"), 1):
         columns = list(dict.fromkeys([*TABLES[table].key, "item_id"]))
         rows = live_rows(lake, table).filter(of_dataset(dataset)).select(columns)
-        stale = lake.collect(table, rows.join(current, on="item_id", how="anti"))
-        photos += stale.height if table == "images" else 0
+        stale = lake.collect(table, rows.filter(~pl.col("item_id").is_in(seen.implode())))
         if stale.height:
-            batch += 1
             commit = Commit(run_id, batch, NAME, code_version=code_version())
             lake.tombstone(table, stale, f"no longer in the table of dataset {dataset}", commit)
-    return photos
 
 
 def forget_refusals(lake: Lake, dataset: str) -> int:
@@ -99,9 +92,3 @@ def forget_refusals(lake: Lake, dataset: str) -> int:
         commit = Commit(new_run_id(f"{NAME}-again"), 1, NAME, code_version=code_version())
         lake.tombstone("rejects", again, "to be tried again", commit)
     return again.height
-
-
-def count_photos(lake: Lake, dataset: str) -> pl.DataFrame:
-    """The dataset's photos in the lake, counted by kind and split."""
-    found = live_rows(lake, "images").filter(of_dataset(dataset)).group_by("kind", "split").agg(photos=pl.len())
-    return lake.collect("images", found).sort("kind", "split")

@@ -31,7 +31,6 @@ from tasks.services.errors import safe_url
 
 LONGEST_ID = 500
 NULL_ISLAND_KM = 1.0
-FORECAST_ROWS = 100_000  # a look at more would delay the start of large tables
 _UNPRINTABLE = r"[\p{C}\p{Z}&&[^ ]]"
 _PLACES = re.compile(r"\{(?:id|flat|deep)\}")
 _FLAT = re.compile(r"([0-9a-f]{2})_([0-9a-f]{2})_([^/]+)")
@@ -81,24 +80,6 @@ def item_batches(
             .cast(pl.Schema(ITEM))
             .select(list(ITEM))
         )
-
-
-def split_forecast(survey: Survey, settings: IngestSettings, plan: PlanSettings) -> str:
-    """One line, before anything is read in, if rows will be refused because another split is near; else empty."""
-    checks, seen, near = RowChecks(survey, settings), 0, 0
-    for rows in survey.batches(settings.rows_at_a_time):
-        values = checks.check(rows)
-        seen += values.height
-        near += _with_splits(values, survey.names["lat"], plan).filter(pl.col("reason") == "near_other_split").height
-        if seen >= FORECAST_ROWS:
-            break
-    if not near:
-        return ""
-    looked_at = f"{seen:,}" if seen >= survey.rows else f"the first {seen:,}"
-    return (
-        f"{near:,} of {looked_at} rows will be refused: they lie nearer than {plan.buffer_km:g} km to a cell of "
-        "another split (near_other_split); give the dataset one split with --split, or lower plan.buffer_km"
-    )
 
 
 def _evidence(row: Mapping[str, Any]) -> str:
@@ -295,17 +276,15 @@ class RowChecks:
 
 
 def _compare_with_map(rows: pl.DataFrame) -> pl.DataFrame:
-    """The rows with what the map says of their positions; null where there is none on Earth."""
-    on_earth = rows.filter((pl.col("lat_deg").abs() <= 90) & (pl.col("lon_deg").abs() <= 180))
-    lat, lon = on_earth["lat_deg"].to_numpy(), on_earth["lon_deg"].to_numpy()
-    compared = on_earth.select(
-        "row",
+    """The rows with what the map says of their positions; of those that are not on Earth it says nothing of use."""
+    lat = rows["lat_deg"].fill_null(0).clip(-90, 90).to_numpy()
+    lon = rows["lon_deg"].fill_null(0).clip(-180, 180).to_numpy()
+    return rows.with_columns(
         null_island=pl.Series(distance_km(0.0, 0.0, lat, lon) < NULL_ISLAND_KM),
         mid_ocean=pl.Series(in_mid_ocean(lat, lon)),
-        other_country=pl.Series(in_other_country(lat, lon, country_numbers(on_earth["country"]))),
-        country_there=pl.Series(country_of(lat, lon)),
+        other_country=pl.Series(in_other_country(lat, lon, country_numbers(rows["country"]))),
+        country_there=pl.Series(country_of(lat, lon), dtype=pl.String),
     )
-    return rows.join(compared, on="row", how="left", maintain_order="left")
 
 
 def _known(name: str, words: Mapping[str, str]) -> pl.Expr:

@@ -43,7 +43,9 @@ def ingest(path: Path, lake: Lake) -> tuple[dict[str, dict[str, Any]], dict[str,
     context = Context(lake, connect(ServicesSettings(), {}), SpreadSettings(workers=1))
     result = ingest_table(found, name, chosen, PlanSettings(), context)
     assert result.stage.total == result.stage.kept + result.stage.rejected + result.stage.skipped
-    refused = {one["given"] or one["id"]: reason for reason, ones in result.refused.examples.items() for one in ones}
+    refused = {
+        one["given"] or one["id"]: reason for reason, ones in result.report.refused.examples.items() for one in ones
+    }
     return {row["source_id"]: row for row in lake.read("images").to_dicts()}, refused
 
 
