@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any
-from urllib.parse import unquote_plus, urlsplit
+from urllib.parse import unquote_plus
 
 import numpy as np
 import polars as pl
@@ -30,11 +30,11 @@ from tasks.ingest.refusal import REFUSAL, Refusal
 from tasks.ingest.survey import Survey
 from tasks.lake.ids import written_as_float
 from tasks.services.errors import safe_url
+from tasks.services.network import host_of
 
 LONGEST_ID = 500
 NULL_ISLAND_KM = 1.0
 _UNPRINTABLE = r"[\p{C}\p{Z}&&[^ ]]"
-_PLACES = re.compile(r"\{(?:id|flat|deep)\}")
 _FLAT = re.compile(r"([0-9a-f]{2})_([0-9a-f]{2})_([^/]+)")
 
 _OF_ALL = ("id", "row", "source_id", "refusal")  # fields of an item that a refused row has, too
@@ -109,9 +109,9 @@ def _refused(rows: pl.DataFrame, checks: Iterable[Check]) -> pl.DataFrame:
     return rows.with_columns(refused=chain).drop(REFUSAL).unnest("refused")
 
 
-def _on_earth(rows: pl.DataFrame, lat: str, lon: str) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def _on_earth(rows: pl.DataFrame, lat: str, lon: str) -> list[NDArray[np.float64]]:
     """Coordinates as arrays; where there are none on Earth, which other checks tell, some that are."""
-    return tuple(rows[name].fill_null(0).clip(-end, end).to_numpy() for name, end in ((lat, 90), (lon, 180)))
+    return [rows[name].fill_null(0).clip(-end, end).to_numpy() for name, end in ((lat, 90), (lon, 180))]
 
 
 @dataclass(frozen=True)
@@ -276,9 +276,7 @@ def _known(name: str, words: Mapping[str, str]) -> pl.Expr:
 def _notes(**read: pl.Expr) -> pl.Expr:
     """A JSON list of what optional fields hold that could not be read; null without any."""
     notes = [
-        pl.when(pl.col(name).is_not_null() & value.is_null()).then(
-            pl.lit(f"{name}_unreadable: ") + pl.col(name).str.head(40)
-        )
+        pl.when(value.is_null()).then(pl.format(f"{name}_unreadable: {{}}", pl.col(name).str.head(40)))
         for name, value in read.items()
     ]
     lines = pl.concat_list(notes).list.drop_nulls()
@@ -291,20 +289,10 @@ def _of_column(file: Found | Refusal, column: str) -> Found | Refusal:
 
 def is_web_address(text: str) -> bool:
     """Whether it is an http or https address with a host."""
-    try:
-        parts = urlsplit(text)
-        port_is_a_number = parts.port is None or parts.port > 0
-    except ValueError:
-        return False
-    good = parts.scheme in ("http", "https") and bool(parts.hostname) and port_is_a_number
-    return good and len(text) <= 4096 and text.isprintable() and " " not in text
+    return host_of(text) is not None and len(text) <= 4096 and text.isprintable() and " " not in text
 
 
 def file_names(patterns: tuple[str, ...], source_id: str) -> list[str]:
     """Where a picture may lie by its id."""
-    known = {
-        "{id}": source_id,
-        "{flat}": source_id.replace("/", "_"),
-        "{deep}": _FLAT.sub(r"\1/\2/\3", source_id),
-    }
-    return list(dict.fromkeys(_PLACES.sub(lambda place: known[place[0]], pattern) for pattern in patterns))
+    forms = {"id": source_id, "flat": source_id.replace("/", "_"), "deep": _FLAT.sub(r"\1/\2/\3", source_id)}
+    return list(dict.fromkeys(pattern.format_map(forms) for pattern in patterns))

@@ -124,7 +124,8 @@ def _counted(survey: Survey, settings: IngestSettings) -> Survey:
             rounded.observe(named.filter(text.is_in([text for text in long_of_batch if float_can_hold(int(text))])))
         not_numbers.observe(rows.drop_nulls(["lat", "lon"]).filter(pl.any_horizontal(pl.col(_DEGREES).is_null())))
         placed = rows.drop_nulls(_DEGREES)
-        positions.observe(*(placed[name].to_numpy() for name in ("row", *_DEGREES)), country_numbers(placed["country"]))
+        row, lat, lon = (placed[name].to_numpy() for name in ("row", *_DEGREES))
+        positions.observe(row, lat, lon, country_numbers(placed["country"]))
     if total == 0:
         raise TableRefused(f"{survey.table.path}: the file holds no rows")
     if rounded.count < max(long, ENOUGH_LONG_IDS):

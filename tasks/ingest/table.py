@@ -151,9 +151,8 @@ def _open_csv(table: Table, layout: Layout | None) -> Table:
 def _csv_records(table: Table, columns: Sequence[str]) -> Records:
     """Every row below the header that is not blank, with the number of its first line."""
     width, places = len(table.columns), [table.columns.index(column) for column in columns]
-    quoting = csv.QUOTE_NONE if table.headless else csv.QUOTE_MINIMAL
     with table.path.open(encoding=table.encoding, newline="") as file:
-        reader = csv.reader(file, delimiter=table.separator, strict=True, quoting=quoting)
+        reader = csv.reader(file, delimiter=table.separator, strict=True, quotechar=None if table.headless else '"')
         while True:
             number, fields, problem = reader.line_num + 1, list[str](), ""
             try:
