@@ -7,8 +7,9 @@ import re
 from pathlib import Path
 
 from schemas.settings.ingest import IngestSettings, is_dataset_name, is_taken
+from tasks.ingest.dataset import check_dataset
 from tasks.ingest.refusal import TableRefused
-from tasks.ingest.run import IngestResult, check_dataset, ingest_table, survey_table
+from tasks.ingest.run import IngestResult, ingest_table, survey_table
 from tasks.ingest.survey import Survey
 
 __all__ = [

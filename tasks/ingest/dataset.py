@@ -5,15 +5,17 @@ the old one: photos it no longer lists are retired with a tombstone, once the wh
 """
 
 import json
-from collections.abc import Iterable
 
 import polars as pl
 
+from schemas.settings.ingest import IngestSettings
+from schemas.settings.plan import PlanSettings
 from schemas.tables import TABLES
 from tasks.geo.distance import distance_km
 from tasks.ingest.refusal import TableRefused
-from tasks.ingest.rows import of_dataset
+from tasks.ingest.rows import item_batches, of_dataset
 from tasks.ingest.stage import NAME
+from tasks.ingest.survey import Survey
 from tasks.lake import Commit, Lake
 from tasks.runtime.items.identity import code_version, new_run_id
 from tasks.services.errors import safe_text
@@ -36,18 +38,18 @@ def photos_of(lake: Lake, dataset: str) -> pl.DataFrame:
     return lake.collect("images", photos)
 
 
-def check_successor(lake: Lake, dataset: str, batches: Iterable[pl.DataFrame], file: str, word: str) -> None:
-    """TableRefused when most photos of the dataset would leave it.
+def check_dataset(lake: Lake, survey: Survey, dataset: str, settings: IngestSettings, plan: PlanSettings) -> None:
+    """TableRefused, before anything is written, when most photos of the dataset would leave it.
 
     Their rows are gone, or would now be refused, or are of other photos: tables of two trips are both called
     photos.csv, and their ids 1, 2, 3, but they were not taken in the same places.
     """
     have = photos_of(lake, dataset).select("lat", "lon", id="item_id")
-    if have.height < FEW:
+    if have.height < FEW or settings.replace:
         return
-    kept = refused = moved = 0
-    first = ""
-    for batch in batches:
+    met_before = refused = moved = 0
+    word, first = survey.table.word, ""
+    for batch in item_batches(survey, dataset, settings, plan):
         met = batch.join(have, on="id", suffix="_there", maintain_order="left")
         away_km = distance_km(*(met[name].to_numpy() for name in ("lat", "lon", "lat_there", "lon_there")))
         elsewhere = met.filter(pl.Series(away_km > MOVED_KM, dtype=pl.Boolean))  # not of a row that is refused
@@ -59,13 +61,14 @@ def check_successor(lake: Lake, dataset: str, batches: Iterable[pl.DataFrame], f
         for row in elsewhere.head(1).iter_rows(named=True):
             there = f"{row['lat']:g}, {row['lon']:g}, in the lake {row['lat_there']:g}, {row['lon_there']:g}"
             first = first or f"{word} {row['row']}, {safe_text(row['source_id'], limit=60)}: {there}"
-        kept += met.height
-    leaving = have.height - kept + refused + moved
+        met_before += met.height
+    gone = have.height - met_before
+    leaving = gone + refused + moved
     if leaving > MOST_MAY_LEAVE * have.height:
         raise TableRefused(
-            f"{file}: dataset '{dataset}' of this lake has {have.height:,} photos, and {leaving:,} of them would leave "
-            f"it: {refused:,} are refused now, {moved:,} of the same id were taken elsewhere, "
-            f"{have.height - kept:,} are not in this file{first and f' (first: {first})'}; correct the file, "
+            f"{survey.table.path}: dataset '{dataset}' of this lake has {have.height:,} photos, and {leaving:,} of "
+            f"them would leave it: {refused:,} are refused now, {moved:,} of the same id were taken elsewhere, "
+            f"{gone:,} are not in this file{first and f' (first: {first})'}; correct the file, "
             "give another dataset another --name, or add --replace to let them go"
         )
 

@@ -15,10 +15,10 @@ import polars as pl
 from schemas.settings.ingest import IngestSettings
 from tasks.geo.boundaries import country_of
 from tasks.geo.cell_split import cell_number
-from tasks.ingest.fields import read_degrees, row_id
 from tasks.ingest.layouts import held_out_split, listed
 from tasks.ingest.refusal import TableRefused
 from tasks.ingest.survey import Survey
+from tasks.ingest.table import read_degrees, row_id
 
 
 class Strata(Protocol):

@@ -22,16 +22,26 @@ from tasks.geo.boundaries import country_of
 from tasks.geo.cell_split import SPLITS as SPLIT_NAMES
 from tasks.geo.cell_split import cell_number, keeps_clear, split_of_cells
 from tasks.geo.distance import distance_km
-from tasks.ingest.fields import KINDS, SPLITS, read_degrees, read_moment, row_id
 from tasks.ingest.files import Found, PictureFolder
 from tasks.ingest.layouts import held_out_split, purpose_of, split_of_purpose
 from tasks.ingest.positions import country_numbers, in_mid_ocean, in_other_country
 from tasks.ingest.refusal import REFUSAL, Refusal
 from tasks.ingest.survey import Survey
+from tasks.ingest.table import read_degrees, row_id
+from tasks.ingest.tags import read_time
 from tasks.lake.ids import written_as_float
 from tasks.services.errors import safe_url
 from tasks.services.network import host_of
 
+SPLITS = {
+    **dict.fromkeys(("train", "training"), "train"),
+    **dict.fromkeys(("validation", "valid", "val", "dev"), "validation"),
+    **dict.fromkeys(("benchmark", "test", "testing", "eval"), "benchmark"),
+}
+KINDS = {
+    **dict.fromkeys(("photo", "perspective"), "photo"),
+    **dict.fromkeys(("panorama", "pano", "equirectangular", "360", "spherical"), "panorama"),
+}
 LONGEST_ID = 500
 NULL_ISLAND_KM = 1.0
 _UNPRINTABLE = r"[\p{C}\p{Z}&&[^ ]]"
@@ -141,7 +151,7 @@ class RowChecks:
             lat_deg=read_degrees("lat"),
             lon_deg=read_degrees("lon"),
             angle=read_degrees("compass_angle"),
-            moment=read_moment("captured_at"),
+            moment=pl.col("captured_at").map_elements(_moment, pl.String),
             split_known=_known("split", SPLITS),
             kind_known=_known("kind", KINDS),
             licence=pl.coalesce("licence", pl.lit(settings.licence), pl.lit(layout.licence)),
@@ -267,6 +277,11 @@ def _compare_with_map(rows: pl.DataFrame) -> pl.DataFrame:
         other_country=pl.Series(in_other_country(lat, lon, country_numbers(rows["country"]))),
         country_there=pl.Series(country_of(lat, lon), dtype=pl.String),
     )
+
+
+def _moment(text: str) -> str | None:
+    moment = read_time(text)
+    return moment.isoformat() if moment else None
 
 
 def _known(name: str, words: Mapping[str, str]) -> pl.Expr:

@@ -10,14 +10,13 @@ import polars as pl
 from schemas.messages import Usage
 from schemas.settings.ingest import IngestSettings
 from schemas.settings.plan import PlanSettings
-from tasks.ingest.dataset import check_successor, forget_refusals, photos_of, retire
+from tasks.ingest.dataset import forget_refusals, photos_of, retire
 from tasks.ingest.draw import Strata, drawn
 from tasks.ingest.refusal import SHOWN, Refusal, TableRefused
 from tasks.ingest.report import Report, write_report
 from tasks.ingest.rows import RowChecks, item_batches
 from tasks.ingest.stage import NAME, Job, stage_of
 from tasks.ingest.survey import ENOUGH_BAD, Survey, survey_rows
-from tasks.lake import Lake
 from tasks.runtime.on_ray.budget_actor import shared_rate_budget
 from tasks.runtime.runner import Context, StageResult, Tick, run
 from tasks.services.errors import safe_text
@@ -88,13 +87,6 @@ def _check_pictures(survey: Survey, settings: IngestSettings) -> None:
             f"{survey.table.path}: none of the pictures of its {survey.rows:,} rows is there (first: {first}); name "
             "the folder they lie in with --images"
         )
-
-
-def check_dataset(lake: Lake, survey: Survey, dataset: str, settings: IngestSettings, plan: PlanSettings) -> None:
-    """TableRefused, before anything is written, for a table that would empty its dataset by mistake."""
-    if not settings.replace:
-        batches = item_batches(survey, dataset, settings, plan)
-        check_successor(lake, dataset, batches, str(survey.table.path), survey.table.word)
 
 
 def ingest_table(

@@ -11,12 +11,11 @@ from typing import Any
 import polars as pl
 
 from schemas.settings.ingest import IngestSettings
-from tasks.ingest.fields import FIELDS, STORED, read_degrees, row_id
 from tasks.ingest.layouts import LAYOUTS, YFCC4K, Layout
 from tasks.ingest.positions import Positions, country_numbers
 from tasks.ingest.recognise import benchmark_hint, check_columns, recognise
 from tasks.ingest.refusal import TableRefused
-from tasks.ingest.table import BATCH, Table, open_table
+from tasks.ingest.table import BATCH, FIELDS, STORED, Table, open_table, read_degrees, row_id
 from tasks.lake.ids import float_can_hold, long_ids, written_as_float
 from tasks.services.errors import safe_text
 

@@ -7,6 +7,7 @@ damaged cannot be mended. Python's csv and json modules are used because they te
 import csv
 import itertools
 import json
+import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass, field, replace
@@ -28,6 +29,13 @@ FORMATS = {
 }
 # What pandas, spreadsheets and databases write for an empty cell. NA is not among them: it is Namibia.
 EMPTY = ("", "nan", "null", "none", "n/a", "#n/a", "<na>", "nat", "\\n")
+
+# What rows of one id must agree in: all that is stored of them. `country` only helps to check.
+STORED = (
+    *("path", "url", "lat", "lon", "licence", "creator", "attribution", "captured_at", "compass_angle"),
+    *("split", "kind", "sequence"),
+)
+FIELDS = ("id", *STORED, "country")
 
 Records = Iterator[tuple[int, Sequence[str | None] | Refusal]]  # number of a row and its fields, or why it has none
 
@@ -69,6 +77,26 @@ class Table:
                 yield rows.with_columns(cells, *missing)
         except UnicodeError as error:
             raise _wrong_encoding(self, error) from error
+
+
+def read_degrees(name: str) -> pl.Expr:
+    """A field as a finite number; null where it is not one."""
+    value = pl.col(name).cast(pl.Float64, strict=False)
+    return pl.when(value.is_finite()).then(value)
+
+
+def row_id(has_ids: bool, folder: Path) -> pl.Expr:
+    """The row's own id; its path where the table has no ids, relative to the picture folder where it lies in it.
+
+    In Unicode's composed form; files made on a Mac often have the other one.
+    """
+    root = f"{os.path.normpath(folder)}/"
+
+    def shorten(path: str) -> str:
+        return os.path.normpath(path.replace("\\", "/")).removeprefix(root)
+
+    text = pl.col("id" if has_ids else "path").str.normalize("NFC")
+    return (text if has_ids else text.map_elements(shorten, pl.String)).alias("source_id")
 
 
 def _text_batches(table: Table, names: Mapping[str, str], size: int) -> Iterator[pl.DataFrame]:
