@@ -197,16 +197,13 @@ def _slices(source: Source, newest: pl.DataFrame) -> list[Block]:
             (name, policy, *(_slice_cell(metric, values.get(metric)) for metric in SLICED), _count(values))
             for (name, policy), values in cells.items()
         ]
+        titles = [metric.removesuffix("_accuracy").replace("_", " ") for metric in SLICED]
         kinds: list[Any] = ["text", "text", *["text"] * len(SLICED), "number"]
         blocks += [
             heading(f"By {str(by).replace('_', ' ')}"),
-            table([str(by), "policy", *(_title(metric) for metric in SLICED), "n"], lines[:MOST], kinds),
+            table([str(by), "policy", *titles, "n"], lines[:MOST], kinds),
         ]
     return blocks
-
-
-def _title(metric: str) -> str:
-    return metric.removesuffix("_accuracy").replace("_", " ")
 
 
 def _slice_cell(metric: str, row: dict[str, Any] | None) -> str:
