@@ -27,7 +27,7 @@ from tasks.ingest.layouts import held_out_split, purpose_of, split_of_purpose
 from tasks.ingest.positions import country_numbers, in_mid_ocean, in_other_country
 from tasks.ingest.refusal import REFUSAL, Refusal
 from tasks.ingest.survey import Survey
-from tasks.ingest.table import read_degrees, row_id
+from tasks.ingest.table import read_degrees
 from tasks.ingest.tags import read_time
 from tasks.lake.ids import written_as_float
 from tasks.services.errors import safe_url
@@ -147,9 +147,6 @@ class RowChecks:
         survey, settings, layout = self.survey, self.settings, self.survey.layout
         creator, is_encoded = pl.col("creator"), survey.names.get("creator") in layout.encoded
         rows = rows.with_columns(
-            row_id("id" in survey.names, survey.folder),
-            lat_deg=read_degrees("lat"),
-            lon_deg=read_degrees("lon"),
             angle=read_degrees("compass_angle"),
             moment=pl.col("captured_at").map_elements(_moment, pl.String),
             split_known=_known("split", SPLITS),

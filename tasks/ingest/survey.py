@@ -44,14 +44,17 @@ class Survey:
     def batches(self, size: int = BATCH, further: Mapping[str, str] | None = None) -> Iterator[pl.DataFrame]:
         """Every row, with a column for each of FIELDS, and those of `table.REFUSAL` for a row that cannot be read.
 
-        `further` names columns of the table beside those of the layout.
+        `source_id`, `lat_deg` and `lon_deg` are what is read of them. `further` names columns of the table beside those
+        of the layout.
         """
         self.check_unchanged()
         missing = [pl.lit(None, dtype=pl.String).alias(name) for name in FIELDS if name not in self.names]
+        own_id = row_id("id" in self.names, self.folder)
         for rows in self.table.batches({**self.names, **(further or {})}, size):
             mine = rows if self.chosen is None else rows.filter(pl.col("row").is_in(self.chosen.implode()))
             if mine.height or self.chosen is None:
-                yield mine.with_columns(missing)
+                degrees = {f"{name}_deg": read_degrees(name) for name in ("lat", "lon")}
+                yield mine.with_columns(missing).with_columns(own_id, **degrees)
         self.check_unchanged()
 
     def check_unchanged(self) -> None:
@@ -111,9 +114,7 @@ def _counted(survey: Survey, settings: IngestSettings) -> Survey:
     for batch in survey.batches():
         total += batch.height
         unreadable.observe(batch.filter(pl.col("reason").is_not_null()))
-        rows = batch.filter(pl.col("reason").is_null()).with_columns(
-            row_id(has_ids, survey.folder), lat_deg=read_degrees("lat"), lon_deg=read_degrees("lon")
-        )
+        rows = batch.filter(pl.col("reason").is_null())
         named = rows.drop_nulls("source_id")
         ids.append(named.select("row", id_hash=text.hash(), content=pl.struct(stored).hash()))
         if has_ids and settings.check_ids:
