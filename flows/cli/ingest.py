@@ -44,8 +44,8 @@ def run_ingest(file: Path, call: Call) -> int:
             shown.phase(f"reading {path.name}")
             survey = survey_table(path, config.ingest, PlanStrata(config.plan))
         dataset = dataset_name(path, config.ingest)
-        if (Path(config.lake).expanduser() / "tables").is_dir():  # else there is nothing it could replace
-            check_dataset(Lake(config.lake), survey, dataset, config.ingest, config.plan)
+        is_new = not (Path(config.lake).expanduser() / "tables").is_dir()
+        check_dataset(None if is_new else Lake(config.lake), survey, dataset, config.ingest, config.plan)
     except TableRefused as refused:
         raise UsageError(str(refused)) from refused
     lake = Lake(config.lake)

@@ -15,7 +15,7 @@ from tasks.geo.distance import distance_km
 from tasks.ingest.refusal import TableRefused
 from tasks.ingest.rows import item_batches, of_dataset
 from tasks.ingest.stage import NAME
-from tasks.ingest.survey import Survey
+from tasks.ingest.survey import ENOUGH_BAD, Survey
 from tasks.lake import Commit, Lake
 from tasks.runtime.items.identity import code_version, new_run_id
 from tasks.services.errors import safe_text
@@ -23,6 +23,7 @@ from tasks.services.errors import safe_text
 MOST_MAY_LEAVE = 0.5  # of a dataset's photos, without a word from the user
 MOVED_KM = 1.0  # a photo whose position is corrected by more may as well be another one
 FEW = 4  # so small that nothing is lost by taking it as meant
+_NOT_THERE = ("missing_file", "path_escapes")  # of all rows: --images was forgotten
 # All other refusals are about what the picture was or its host said then: worth another try when the user asks.
 _ABOUT_THE_ROW = ("ragged_row", "unreadable_row", "no_", "bad_", "id_damaged", "duplicate_id", "conflicting_id")
 
@@ -38,39 +39,57 @@ def photos_of(lake: Lake, dataset: str) -> pl.DataFrame:
     return lake.collect("images", photos)
 
 
-def check_dataset(lake: Lake, survey: Survey, dataset: str, settings: IngestSettings, plan: PlanSettings) -> None:
-    """TableRefused, before anything is written, when most photos of the dataset would leave it.
+def check_dataset(
+    lake: Lake | None, survey: Survey, dataset: str, settings: IngestSettings, plan: PlanSettings
+) -> None:
+    """TableRefused, before anything is written, when no picture is there, or most photos of the dataset would leave it.
 
     Their rows are gone, or would now be refused, or are of other photos: tables of two trips are both called
-    photos.csv, and their ids 1, 2, 3, but they were not taken in the same places.
+    photos.csv, and their ids 1, 2, 3, but they were not taken in the same places. `lake` is None for a new one.
     """
-    have = photos_of(lake, dataset).select("lat", "lon", id="item_id")
-    if have.height < FEW or settings.replace:
+    if settings.replace:
         return
-    met_before = refused = moved = 0
-    word, first = survey.table.word, ""
+    have = pl.DataFrame(schema={"id": pl.String, "lat": pl.Float64, "lon": pl.Float64})
+    if lake is not None:
+        have = photos_of(lake, dataset).select("lat", "lon", id="item_id")
+    missing = met_before = refused = moved = 0
+    word, first, first_missing, any_good = survey.table.word, "", "", False
     for batch in item_batches(survey, dataset, settings, plan):
+        any_good = any_good or batch["refusal"].null_count() > 0
+        if any_good and have.height < FEW:
+            return
+        absent = batch.filter(pl.col("refusal").str.json_path_match("$.reason").is_in(_NOT_THERE))
+        missing, first_missing = missing + absent.height, first_missing or _first_problem(absent, word)
         met = batch.join(have, on="id", suffix="_there", maintain_order="left")
         away_km = distance_km(*(met[name].to_numpy() for name in ("lat", "lon", "lat_there", "lon_there")))
         elsewhere = met.filter(pl.Series(away_km > MOVED_KM, dtype=pl.Boolean))  # not of a row that is refused
         refused, moved = refused + len(met) - met["refusal"].null_count(), moved + elsewhere.height
-        for row in met.filter(pl.col("refusal").is_not_null()).head(1).iter_rows(named=True):
-            why = json.loads(row["refusal"])
-            problem = f"{why['reason']}: {why['column']} {why.get('given', '')!r} {why['problem']}"
-            first = first or f"{word} {row['row']}, {problem}"
+        met_before += met.height
+        first = first or _first_problem(met, word)
         for row in elsewhere.head(1).iter_rows(named=True):
             there = f"{row['lat']:g}, {row['lon']:g}, in the lake {row['lat_there']:g}, {row['lon_there']:g}"
             first = first or f"{word} {row['row']}, {safe_text(row['source_id'], limit=60)}: {there}"
-        met_before += met.height
+    if not any_good and missing >= ENOUGH_BAD and missing * 2 > survey.rows:
+        raise TableRefused(
+            f"{survey.table.path}: none of the pictures of its {survey.rows:,} rows is there (first: {first_missing}); "
+            "name the folder they lie in with --images"
+        )
     gone = have.height - met_before
     leaving = gone + refused + moved
-    if leaving > MOST_MAY_LEAVE * have.height:
+    if have.height >= FEW and leaving > MOST_MAY_LEAVE * have.height:
         raise TableRefused(
             f"{survey.table.path}: dataset '{dataset}' of this lake has {have.height:,} photos, and {leaving:,} of "
             f"them would leave it: {refused:,} are refused now, {moved:,} of the same id were taken elsewhere, "
             f"{gone:,} are not in this file{first and f' (first: {first})'}; correct the file, "
             "give another dataset another --name, or add --replace to let them go"
         )
+
+
+def _first_problem(items: pl.DataFrame, word: str) -> str:
+    for row in items.drop_nulls("refusal").head(1).iter_rows(named=True):
+        why = json.loads(row["refusal"])
+        return f"{word} {row['row']}, {why['reason']}: {why['column']} {why.get('given', '')!r} {why['problem']}"
+    return ""
 
 
 def retire(lake: Lake, dataset: str, seen: pl.Series) -> None:

@@ -12,14 +12,12 @@ from schemas.settings.ingest import IngestSettings
 from schemas.settings.plan import PlanSettings
 from tasks.ingest.dataset import forget_refusals, photos_of, retire
 from tasks.ingest.draw import Strata, drawn
-from tasks.ingest.refusal import SHOWN, Refusal, TableRefused
 from tasks.ingest.report import Report, write_report
-from tasks.ingest.rows import RowChecks, item_batches
+from tasks.ingest.rows import item_batches
 from tasks.ingest.stage import NAME, Job, stage_of
-from tasks.ingest.survey import ENOUGH_BAD, Survey, survey_rows
+from tasks.ingest.survey import Survey, survey_rows
 from tasks.runtime.on_ray.budget_actor import shared_rate_budget
 from tasks.runtime.runner import Context, StageResult, Tick, run
-from tasks.services.errors import safe_text
 
 
 @dataclass(frozen=True)
@@ -60,33 +58,7 @@ def survey_table(path: Path, settings: IngestSettings, strata: Strata | None = N
 
     `strata` are for settings that draw rows by country and cell.
     """
-    survey = drawn(survey_rows(path, settings), settings, strata)
-    if not settings.replace:
-        _check_pictures(survey, settings)
-    return survey
-
-
-def _check_pictures(survey: Survey, settings: IngestSettings) -> None:
-    """TableRefused when no row can be taken and most pictures are not where they should be: --images was forgotten.
-
-    The first row that can be taken ends the search, so this costs nothing where all is well.
-    """
-    checks, missing, first = RowChecks(survey, settings), 0, ""
-    for batch in survey.batches():
-        for row in checks.check(batch).filter(pl.col("reason").is_null()).iter_rows(named=True):
-            picture = checks.find_picture(row)
-            if not isinstance(picture, Refusal):
-                return
-            if picture.reason in ("missing_file", "path_escapes"):
-                missing += 1
-                problem = safe_text(picture.problem, limit=300)
-                shown = safe_text(picture.given or "", limit=SHOWN)
-                first = first or f"{survey.table.word} {row['row']}, {picture.column} {shown!r}: {problem}"
-    if missing >= ENOUGH_BAD and missing * 2 > survey.rows:
-        raise TableRefused(
-            f"{survey.table.path}: none of the pictures of its {survey.rows:,} rows is there (first: {first}); name "
-            "the folder they lie in with --images"
-        )
+    return drawn(survey_rows(path, settings), settings, strata)
 
 
 def ingest_table(
