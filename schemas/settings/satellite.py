@@ -1,5 +1,6 @@
 """Which satellite pictures are made for each planned place."""
 
+import re
 from datetime import date
 from typing import Literal
 
@@ -7,7 +8,7 @@ from pydantic import Field, field_validator, model_validator
 
 from schemas.settings.base import Settings
 
-_NAME = r"^[a-z0-9][a-z0-9_-]{0,31}$"
+_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,31}")
 _CLASSES = 12  # of the scene classification map: 0 to 11
 NATIVE_M = 10.0  # ground resolution of the bands that are read
 
@@ -15,7 +16,7 @@ NATIVE_M = 10.0  # ground resolution of the bands that are read
 class Viewport(Settings):
     """One picture of a place: how much ground a pixel shows, and where the picture's middle lies."""
 
-    name: str = Field("centre", pattern=_NAME, description="part of the item's id; small letters, digits, - and _")
+    name: str = Field("centre", description="part of the item's id; small letters, digits, - and _")
     metres_per_pixel: float = Field(
         NATIVE_M,
         ge=1,
@@ -24,6 +25,13 @@ class Viewport(Settings):
     )
     east: float = Field(0, ge=-2, le=2, description="shift of the middle to the east, in sides of the picture")
     north: float = Field(0, ge=-2, le=2, description="shift of the middle to the north, in sides of the picture")
+
+    @field_validator("name")
+    @classmethod
+    def _plain_name(cls, value: str) -> str:
+        if not _NAME.fullmatch(value):
+            raise ValueError("must be 1 to 32 small letters, digits, - and _, such as centre or wide")
+        return value
 
 
 class SatelliteSettings(Settings):

@@ -46,6 +46,8 @@ def coverage(places: pl.DataFrame, images: pl.DataFrame, gaps: pl.DataFrame, rej
 
 def _city_mates(places: pl.DataFrame) -> dict[str, set[str]]:
     """Place -> all places of its city, where places were drawn for cities."""
+    if "city_id" not in places.columns:
+        return {}
     groups = places.filter(pl.col("city_id").is_not_null()).group_by("city_id").agg("place_id")["place_id"].to_list()
     return {place: set(group) for group in groups for place in group}
 
