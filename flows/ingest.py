@@ -63,7 +63,7 @@ def _bring_in(work: Any) -> IngestResult:
     session.results.append(result.stage)
     require_suites(session.lake, result.stage.output_versions, result.stage.run_id)
     work.result = result
-    publish_step(result.stage, session.lake.uri, f"\nRefused and odd rows: `{result.report}`\n")
+    publish_step(result.stage, session.lake.uri, f"\nRefused and odd rows: `{result.report.path}`\n")
     return _with_state(result)
 
 

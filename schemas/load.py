@@ -174,7 +174,7 @@ def _merge(
         if isinstance(value, dict) and isinstance(into.get(name), dict):
             _merge(into[name], value, source, origin, here)
         else:
-            into[name] = _own_copy(value)
+            into[name] = dict(value) if isinstance(value, dict) else value
             if isinstance(value, dict):
                 _merge(into[name], value, source, origin, here)
 
@@ -195,10 +195,6 @@ def _take_out(settings: dict[str, Any], fields: Mapping[str, Any]) -> None:
             _take_out(inner, value)
         if not (isinstance(value, dict) and inner):
             settings.pop(name, None)
-
-
-def _own_copy(value: Any) -> Any:
-    return dict(value) if isinstance(value, dict) else value
 
 
 def _first_causes(errors: Sequence[Any]) -> list[Any]:

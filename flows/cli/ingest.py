@@ -16,7 +16,7 @@ from flows.cli.printing import print_json, program
 from flows.cli.running import prefect_ready, shown_progress
 from schemas.load import ConfigError
 from tasks.geo.cell_split import SPLITS
-from tasks.ingest import IngestResult, Survey, TableRefused, check_dataset, dataset_name, split_forecast, survey_table
+from tasks.ingest import IngestResult, Survey, TableRefused, check_dataset, dataset_name, survey_table
 from tasks.ingest.refusal import FIXES
 from tasks.lake import Lake
 from tasks.plan.strata import PlanStrata
@@ -44,14 +44,13 @@ def run_ingest(file: Path, call: Call) -> int:
             shown.phase(f"reading {path.name}")
             survey = survey_table(path, config.ingest, PlanStrata(config.plan))
         dataset = dataset_name(path, config.ingest)
-        if (Path(config.lake).expanduser() / "tables").is_dir():  # else there is nothing it could replace
-            check_dataset(Lake(config.lake), survey, dataset, config.ingest, config.plan)
+        is_new = not (Path(config.lake).expanduser() / "tables").is_dir()
+        check_dataset(None if is_new else Lake(config.lake), survey, dataset, config.ingest, config.plan)
     except TableRefused as refused:
         raise UsageError(str(refused)) from refused
     lake = Lake(config.lake)
     with shown_progress(call) as shown:
-        forecast = split_forecast(survey, config.ingest, config.plan)
-        shown.say("\n".join(filter(None, (opening_words(survey, dataset), forecast and f"note: {forecast}"))))
+        shown.say(opening_words(survey, dataset))
         with prefect_ready(lake, shown, call.debug, config.flows.record_commands):
             result = _run_flow(survey, call)
     if call.as_json:
@@ -105,12 +104,12 @@ def print_closing(result: IngestResult, call: Call) -> None:
         console.print(f"{result.retired:,} photos that are no longer in the file were retired.")
     if result.dropped:
         console.print(f"{result.dropped:,} photos that were in the lake left it: their rows are refused now.")
-    if result.noted.counts:
-        odd = ", ".join(f"{count:,} {reason}" for reason, count in result.noted.counts.most_common())
+    if result.report.noted.counts:
+        odd = ", ".join(f"{count:,} {reason}" for reason, count in result.report.noted.counts.most_common())
         console.print(f"Kept, with a note: {odd}.")
     _print_left_out(result, console)
-    if result.refused.counts or result.failed.counts or result.noted.counts:
-        console.print(f"\nAll of these rows, with what to do: {result.report}")
+    if result.report.refused.counts or result.report.failed.counts or result.report.noted.counts:
+        console.print(f"\nAll of these rows, with what to do: {result.report.path}")
     lake = f" --lake {call.lake}" if call.lake else ""
     if photos:
         look = f"{program()} show images{lake} --where source={result.dataset}"
@@ -127,29 +126,29 @@ def _by(result: IngestResult) -> str:
 
 
 def _print_left_out(result: IngestResult, console: Console) -> None:
-    if result.refused.counts:
+    if result.report.refused.counts:
         _print_refused(result, console)
-    if result.failed.counts:
+    if result.report.failed.counts:
         _print_failed(result, console)
 
 
 def _print_refused(result: IngestResult, console: Console) -> None:
     word = result.survey.table.word
-    counts = result.refused.counts
+    counts = result.report.refused.counts
     console.print(f"\n{counts.total():,} of {result.survey.rows:,} rows were refused:")
     width = len(f"{max(counts.values()):,}")
     for reason, count in counts.most_common():
         console.print(Text.assemble(f"  {count:>{width},} ", (reason, "bold"), f": {FIXES[reason]}"))
-        for example in result.refused.examples[reason]:
+        for example in result.report.refused.examples[reason]:
             console.print(Text(f"  {'':<{width}}   {_example(word, example)}", style="dim"))
 
 
 def _print_failed(result: IngestResult, console: Console) -> None:
-    counts = result.failed.counts
+    counts = result.report.failed.counts
     console.print(f"\n{counts.total():,} rows failed, and are tried again when you run the same command:")
     for kind, count in counts.most_common():
         console.print(Text.assemble(f"  {count:,} ", (kind, "bold")))
-        for example in result.failed.examples[kind]:
+        for example in result.report.failed.examples[kind]:
             console.print(Text(f"    {_example(result.survey.table.word, example)}", style="dim"))
 
 

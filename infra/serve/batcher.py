@@ -27,9 +27,6 @@ class Waiting:
     answer: "Future[Answer]" = field(default_factory=Future)
     question: "Question | None" = None  # once it is read
 
-    def goes_with(self, other: "Waiting") -> bool:
-        return self.sampling == other.sampling
-
 
 READERS = 4  # at most: they share one interpreter with the model
 
@@ -73,7 +70,7 @@ class Batcher:
         first = self._left.popleft()
         chosen = [first]
         for other in list(self._left):
-            if len(chosen) < self._model.batch and first.goes_with(other):
+            if len(chosen) < self._model.batch and first.sampling == other.sampling:
                 chosen.append(other)
                 self._left.remove(other)
         return chosen

@@ -50,6 +50,7 @@ class CollectSettings(Settings):
         4096,
         ge=512,
         le=16_384,
+        multiple_of=2,
         description="panoramas are stored with this width and half of it as height (GeoVista: 4096)",
     )
     panorama_min_pixels: int = Field(1_000_000, ge=1, description="smaller panoramas are refused (GeoVista: 1 M)")
@@ -132,13 +133,6 @@ class CollectSettings(Settings):
             raise ValueError(f"each must be above 0 and at most {MAX_HALF_SIZE_M:.0f}")
         if list(value) != sorted(set(value)):
             raise ValueError("must grow from one to the next, because each is tried when the one before found nothing")
-        return value
-
-    @field_validator("panorama_width")
-    @classmethod
-    def _even(cls, value: int) -> int:
-        if value % 2:
-            raise ValueError("must be even: the height is half of it")
         return value
 
     @model_validator(mode="after")

@@ -130,9 +130,11 @@ class Endpoint(ClientSettings):
         """
         return (Allowance("", self.requests_per_minute, self.requests_per_day),)
 
-    @field_validator("base_url")
+    @field_validator("base_url", "tiles_url", "sas_url", "pictures_url", check_fields=False)  # those of subclasses, too
     @classmethod
-    def _plain_address(cls, value: str) -> str:
+    def _plain_address(cls, value: str | None) -> str | None:
+        if value is None:
+            return None
         if not value.isprintable() or " " in value:  # an end of line would begin another header
             raise ValueError("must be an address without spaces, line ends and other unprintable characters")
         parts = urlsplit(value)

@@ -36,7 +36,11 @@ class PictureRules(Settings):
 
     min_pixels: int = Field(40_000, ge=1, description="smaller photos are refused; 40,000 is a model's least")
     panorama_width: int = Field(
-        4096, ge=512, le=16_384, description="panoramas are stored with this width and half of it as height"
+        4096,
+        ge=512,
+        le=16_384,
+        multiple_of=2,
+        description="panoramas are stored with this width and half of it as height",
     )
     panorama_min_pixels: int = Field(1_000_000, ge=1, description="smaller panoramas are refused (GeoVista: 1 M)")
     max_file_mb: float = Field(64, gt=0, description="larger files are refused before they are opened")
@@ -47,13 +51,6 @@ class PictureRules(Settings):
         "refuse",
         description="what to do when EXIF says that a picture must still be turned and, by its sizes, that it was",
     )
-
-    @field_validator("panorama_width")
-    @classmethod
-    def _even(cls, value: int) -> int:
-        if value % 2:
-            raise ValueError("must be even: the height is half of it")
-        return value
 
 
 class WebRules(Settings):

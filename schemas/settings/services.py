@@ -87,11 +87,6 @@ class MapillaryEndpoint(StreetViewEndpoint):
             return Allowance(kind, None, self.tiles_per_day, "tiles_per_day"), *ours
         return ours
 
-    @field_validator("tiles_url")
-    @classmethod
-    def _plain_tiles_address(cls, value: str) -> str:
-        return cls._plain_address(value)
-
     @model_validator(mode="before")
     @classmethod
     def _tiles_move_along(cls, data: Any) -> Any:
@@ -170,11 +165,6 @@ class StacEndpoint(Endpoint):
         if kind == "file":  # another host
             return (Allowance(kind, self.files_per_minute),)
         return super().allowances(kind)
-
-    @field_validator("sas_url")
-    @classmethod
-    def _plain_signing_address(cls, value: str | None) -> str | None:
-        return None if value is None else cls._plain_address(value)
 
     @field_validator("asset_url")
     @classmethod
@@ -259,11 +249,6 @@ class MapsEndpoint(Endpoint):
     )
     key_env: str | None = "AMAP_KEY"
     public_key: str | None = OFFLINE_MAPS_KEY
-
-    @field_validator("pictures_url")
-    @classmethod
-    def _plain_pictures_address(cls, value: str | None) -> str | None:
-        return None if value is None else cls._plain_address(value)
 
     @model_validator(mode="after")
     def _key_of_pictures_stays_private(self) -> "MapsEndpoint":

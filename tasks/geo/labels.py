@@ -15,8 +15,8 @@ import polars as pl
 from numpy.typing import ArrayLike, NDArray
 
 from tasks.geo.atlas import country_names_table, gazetteer, outlines, place_names_table, region_names_table
-from tasks.geo.boundaries import COLUMNS, ROWS, index, runs, segments, square_of
-from tasks.geo.distance import EARTH_RADIUS_KM, distance_km
+from tasks.geo.boundaries import COLUMNS, ROWS, country_codes, country_of_label, index, runs, segments, square_of
+from tasks.geo.distance import EARTH_RADIUS_KM, distance_km, on_sphere
 
 if TYPE_CHECKING:
     from scipy.spatial import cKDTree
@@ -46,7 +46,7 @@ def labels_of(lats: ArrayLike, lons: ArrayLike, place_km: float = PLACE_KM, shor
     regions, countries, places = _region_columns(), _country_columns(), place_names_table()
     label, shore, city, away = _in_parts(lat, lon, place_km, shore_km)
     region = regions.select(pl.all().gather(pl.Series(label)))
-    country = countries.select(pl.all().gather(pl.Series(_country_of_label()[label])))
+    country = countries.select(pl.all().gather(pl.Series(country_of_label()[label])))
     town = places.select(pl.all().gather(pl.Series(np.where(city < 0, 0, city))))
     known = pl.Series(city >= 0)
     local = pl.coalesce("local", "name")
@@ -73,7 +73,7 @@ def _in_parts(lat: Floats, lon: Floats, place_km: float, shore_km: float) -> tup
     Points are taken in the order of their squares: neighbours meet the same branches of the trees while these are at
     hand.
     """
-    index(), _towns(), _reach(place_km), _country_of_label(), _coast_cells(_rings(shore_km))
+    index(), _towns(), _reach(place_km), country_of_label(), _coast_cells(_rings(shore_km))
     walk = np.argsort(square_of(lat, lon).astype(np.int32))
     label, city = np.zeros(len(lat), dtype=np.int64), np.full(len(lat), -1, dtype=np.int64)
     shore, away = np.zeros(len(lat)), np.full(len(lat), np.nan)
@@ -85,7 +85,7 @@ def _in_parts(lat: Floats, lon: Floats, place_km: float, shore_km: float) -> tup
         if wet.size and shore_km > 0:
             label_numbers[wet], from_land[wet] = _nearest_shore(at_lat[wet], at_lon[wet], shore_km)
         label[part], shore[part] = label_numbers, from_land
-        city[part], away[part] = _places(at_lat, at_lon, _country_of_label()[label_numbers], place_km)
+        city[part], away[part] = _places(at_lat, at_lon, country_of_label()[label_numbers], place_km)
 
     parts = [part for part in np.array_split(walk, max(len(lat) // PART, 1)) if len(part)]
     if len(parts) < 2:
@@ -104,24 +104,13 @@ def country_codes_of(lats: ArrayLike, lons: ArrayLike, shore_km: float = SHORE_K
     wet = np.flatnonzero(label == 0)
     if wet.size and shore_km > 0:
         label[wet], _ = _nearest_shore(lat[wet], lon[wet], shore_km)
-    return _country_columns()["country_code"].gather(pl.Series(_country_of_label()[label]))
-
-
-@cache
-def _country_order() -> tuple[str, ...]:
-    return ("", *sorted(set(outlines().country)))
-
-
-@cache
-def _country_of_label() -> Ints:
-    number = {code: i for i, code in enumerate(_country_order())}
-    return np.array([0, *(number[code] for code in outlines().country)])
+    return _country_columns()["country_code"].gather(pl.Series(country_of_label()[label]))
 
 
 @cache
 def _country_columns() -> pl.DataFrame:
     """Names by country number; number 0, the sea, has none."""
-    order = pl.DataFrame({"country": list(_country_order())})
+    order = pl.DataFrame({"country": list(country_codes())})
     return order.join(country_names_table(), on="country", how="left", maintain_order="left").select(
         country_code=pl.when(pl.col("country") != "").then("country"),
         country=pl.col("name"),
@@ -142,12 +131,6 @@ def _region_columns() -> pl.DataFrame:
     return pl.concat([pl.DataFrame({name: [None] for name in frame.columns}, schema=frame.schema), frame])
 
 
-def _unit(lat: Floats, lon: Floats) -> Floats:
-    """Points on the unit sphere, where straight distance orders like great-circle distance."""
-    phi, theta = np.radians(lat), np.radians(lon)
-    return np.column_stack([np.cos(phi) * np.cos(theta), np.cos(phi) * np.sin(theta), np.sin(phi)])
-
-
 def _chord(km: float) -> float:
     return 2 * float(np.sin(min(km / EARTH_RADIUS_KM, np.pi) / 2))
 
@@ -164,7 +147,7 @@ def _shores() -> "tuple[cKDTree, Ints, Floats, Floats]":
     share = (np.arange(len(which)) - np.repeat(np.cumsum(count) - count, count)) / count[which]
     lat = sides.lat0[which] + share * (sides.lat1 - sides.lat0)[which]
     lon = sides.lon0[which] + share * (sides.lon1 - sides.lon0)[which]
-    return cKDTree(_unit(lat, lon), balanced_tree=False, compact_nodes=False), sides.label[which], lat, lon
+    return cKDTree(on_sphere(lat, lon), balanced_tree=False, compact_nodes=False), sides.label[which], lat, lon
 
 
 def _nearest_shore(lat: Floats, lon: Floats, most_km: float) -> tuple[Ints, Floats]:
@@ -173,7 +156,7 @@ def _nearest_shore(lat: Floats, lon: Floats, most_km: float) -> tuple[Ints, Floa
     tree, owner, shore_lat, shore_lon = _shores()
     near = np.flatnonzero(_coastal(lat, lon, most_km))
     if near.size:
-        reach, nearest = tree.query(_unit(lat[near], lon[near]), distance_upper_bound=_chord(most_km))
+        reach, nearest = tree.query(on_sphere(lat[near], lon[near]), distance_upper_bound=_chord(most_km))
         hit = np.isfinite(reach)
         at, source = near[hit], nearest[hit]
         label[at] = owner[source]
@@ -213,12 +196,12 @@ def _towns() -> "tuple[tuple[tuple[cKDTree, Ints, int], ...], Floats, Ints]":
     frame = gazetteer()
     lat, lon, people = (frame[name].to_numpy() for name in ("lat", "lon", "population"))
     radius = RADIUS_KM * np.maximum(people, 500) ** RADIUS_POWER
-    number = {code: i for i, code in enumerate(_country_order())}
+    number = {code: i for i, code in enumerate(country_codes())}
     country = np.array([number.get(code, -1) for code in frame["country"]])
     trees = []
     for least, neighbours in NEAREST:
         rows = np.flatnonzero(people >= least)
-        trees.append((cKDTree(_unit(lat[rows], lon[rows])), rows, neighbours))
+        trees.append((cKDTree(on_sphere(lat[rows], lon[rows])), rows, neighbours))
     return tuple(trees), radius, country
 
 
@@ -260,7 +243,7 @@ def _places(lat: Floats, lon: Floats, country: Ints, most_km: float) -> tuple[In
     if not land.size:
         return city, away
     trees, radius, town_country = _towns()
-    points, mine, square = _unit(lat[land], lon[land]), country[land], square_of(lat[land], lon[land])
+    points, mine, square = on_sphere(lat[land], lon[land]), country[land], square_of(lat[land], lon[land])
     best, chosen, chord = np.full(land.size, np.inf), np.full(land.size, -1, dtype=np.int64), np.zeros(land.size)
     for (tree, rows, neighbours), near in zip(trees, _reach(most_km), strict=True):
         wanted = np.arange(land.size) if near is None else np.flatnonzero(near[square])

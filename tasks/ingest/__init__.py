@@ -3,12 +3,13 @@
 It runs beside plan and collect, whenever a user has some. What it brings in is curated with what they found.
 """
 
+import re
 from pathlib import Path
 
 from schemas.settings.ingest import IngestSettings, is_dataset_name, is_taken
+from tasks.ingest.dataset import check_dataset
 from tasks.ingest.refusal import TableRefused
-from tasks.ingest.rows import split_forecast
-from tasks.ingest.run import IngestResult, check_dataset, ingest_table, survey_table
+from tasks.ingest.run import IngestResult, ingest_table, survey_table
 from tasks.ingest.survey import Survey
 
 __all__ = [
@@ -18,20 +19,16 @@ __all__ = [
     "check_dataset",
     "dataset_name",
     "ingest_table",
-    "split_forecast",
     "survey_table",
 ]
-
-
-def _own_name(path: Path) -> str:
-    return path.resolve().name if path.is_dir() else path.stem
 
 
 def dataset_name(path: Path, settings: IngestSettings) -> str:
     """The dataset's name: the one given, or the file's."""
     if settings.name is not None:
         return settings.name
-    name = "".join(c if c.isascii() and (c.isalnum() or c in "._-") else "-" for c in _own_name(path))[:64].strip("-._")
+    own = path.resolve().name if path.is_dir() else path.stem
+    name = re.sub(r"[^A-Za-z0-9._-]", "-", own)[:64].strip("-._")
     if is_taken(name):
         raise TableRefused(
             f"{path}: a dataset cannot be called '{name}', which is the name of another source; give it another with "

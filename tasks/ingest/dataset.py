@@ -5,15 +5,17 @@ the old one: photos it no longer lists are retired with a tombstone, once the wh
 """
 
 import json
-from collections.abc import Iterable
 
 import polars as pl
 
+from schemas.settings.ingest import IngestSettings
+from schemas.settings.plan import PlanSettings
 from schemas.tables import TABLES
 from tasks.geo.distance import distance_km
 from tasks.ingest.refusal import TableRefused
-from tasks.ingest.rows import of_dataset
+from tasks.ingest.rows import item_batches, of_dataset
 from tasks.ingest.stage import NAME
+from tasks.ingest.survey import ENOUGH_BAD, Survey
 from tasks.lake import Commit, Lake
 from tasks.runtime.items.identity import code_version, new_run_id
 from tasks.services.errors import safe_text
@@ -21,6 +23,7 @@ from tasks.services.errors import safe_text
 MOST_MAY_LEAVE = 0.5  # of a dataset's photos, without a word from the user
 MOVED_KM = 1.0  # a photo whose position is corrected by more may as well be another one
 FEW = 4  # so small that nothing is lost by taking it as meant
+_NOT_THERE = ("missing_file", "path_escapes")  # of all rows: --images was forgotten
 # All other refusals are about what the picture was or its host said then: worth another try when the user asks.
 _ABOUT_THE_ROW = ("ragged_row", "unreadable_row", "no_", "bad_", "id_damaged", "duplicate_id", "conflicting_id")
 
@@ -30,63 +33,75 @@ def live_rows(lake: Lake, table: str) -> pl.LazyFrame:
     return lake.scan(table).filter((pl.col("stage") == NAME) & pl.col("tombstone").is_null())
 
 
-def check_successor(lake: Lake, dataset: str, batches: Iterable[pl.DataFrame], file: str, word: str) -> None:
-    """TableRefused when most photos of the dataset would leave it.
+def photos_of(lake: Lake, dataset: str) -> pl.DataFrame:
+    """The dataset's photos in the lake: item_id, lat, lon, kind, split."""
+    photos = live_rows(lake, "images").filter(of_dataset(dataset)).select("item_id", "lat", "lon", "kind", "split")
+    return lake.collect("images", photos)
+
+
+def check_dataset(
+    lake: Lake | None, survey: Survey, dataset: str, settings: IngestSettings, plan: PlanSettings
+) -> None:
+    """TableRefused, before anything is written, when no picture is there, or most photos of the dataset would leave it.
 
     Their rows are gone, or would now be refused, or are of other photos: tables of two trips are both called
-    photos.csv, and their ids 1, 2, 3, but they were not taken in the same places.
+    photos.csv, and their ids 1, 2, 3, but they were not taken in the same places. `lake` is None for a new one.
     """
-    mine = live_rows(lake, "images").filter(of_dataset(dataset)).select("lat", "lon", id="item_id")
-    have = lake.collect("images", mine)
-    if have.height < FEW:
+    if settings.replace:
         return
-    kept = refused = moved = 0
-    first = ""
-    for batch in batches:
+    have = pl.DataFrame(schema={"id": pl.String, "lat": pl.Float64, "lon": pl.Float64})
+    if lake is not None:
+        have = photos_of(lake, dataset).select("lat", "lon", id="item_id")
+    missing = met_before = refused = moved = 0
+    word, first, first_missing, any_good = survey.table.word, "", "", False
+    for batch in item_batches(survey, dataset, settings, plan):
+        any_good = any_good or batch["refusal"].null_count() > 0
+        if any_good and have.height < FEW:
+            return
+        absent = batch.filter(pl.col("refusal").str.json_path_match("$.reason").is_in(_NOT_THERE))
+        missing, first_missing = missing + absent.height, first_missing or _first_problem(absent, word)
         met = batch.join(have, on="id", suffix="_there", maintain_order="left")
-        bad = met.filter(pl.col("refusal").is_not_null())
-        good = met.filter(pl.col("refusal").is_null())
-        away = distance_km(*(good[name].to_numpy() for name in ("lat", "lon", "lat_there", "lon_there")))
-        elsewhere = good.filter(pl.Series(away > MOVED_KM, dtype=pl.Boolean))
-        refused, moved = refused + bad.height, moved + elsewhere.height
-        kept += good.height - elsewhere.height
-        for row in bad.head(1).iter_rows(named=True):
-            why = json.loads(row["refusal"])
-            problem = f"{why['reason']}: {why['column']} {why.get('given', '')!r} {why['problem']}"
-            first = first or f"{word} {row['row']}, {problem}"
+        away_km = distance_km(*(met[name].to_numpy() for name in ("lat", "lon", "lat_there", "lon_there")))
+        elsewhere = met.filter(pl.Series(away_km > MOVED_KM, dtype=pl.Boolean))  # not of a row that is refused
+        refused, moved = refused + len(met) - met["refusal"].null_count(), moved + elsewhere.height
+        met_before += met.height
+        first = first or _first_problem(met, word)
         for row in elsewhere.head(1).iter_rows(named=True):
             there = f"{row['lat']:g}, {row['lon']:g}, in the lake {row['lat_there']:g}, {row['lon_there']:g}"
             first = first or f"{word} {row['row']}, {safe_text(row['source_id'], limit=60)}: {there}"
-    leaving = have.height - kept
-    if leaving > MOST_MAY_LEAVE * have.height:
+    if not any_good and missing >= ENOUGH_BAD and missing * 2 > survey.rows:
         raise TableRefused(
-            f"{file}: dataset '{dataset}' of this lake has {have.height:,} photos, and {leaving:,} of them would leave "
-            f"it: {refused:,} are refused now, {moved:,} of the same id were taken elsewhere, "
-            f"{leaving - refused - moved:,} are not in this file{first and f' (first: {first})'}; correct the file, "
+            f"{survey.table.path}: none of the pictures of its {survey.rows:,} rows is there (first: {first_missing}); "
+            "name the folder they lie in with --images"
+        )
+    gone = have.height - met_before
+    leaving = gone + refused + moved
+    if have.height >= FEW and leaving > MOST_MAY_LEAVE * have.height:
+        raise TableRefused(
+            f"{survey.table.path}: dataset '{dataset}' of this lake has {have.height:,} photos, and {leaving:,} of "
+            f"them would leave it: {refused:,} are refused now, {moved:,} of the same id were taken elsewhere, "
+            f"{gone:,} are not in this file{first and f' (first: {first})'}; correct the file, "
             "give another dataset another --name, or add --replace to let them go"
         )
 
 
-def photos_in_lake(lake: Lake, item_ids: pl.DataFrame) -> pl.DataFrame:
-    """Those of the items that have a photo in the lake now."""
-    photos = live_rows(lake, "images").select("item_id")
-    return lake.collect("images", photos.join(item_ids.lazy(), on="item_id", how="semi"))
+def _first_problem(items: pl.DataFrame, word: str) -> str:
+    for row in items.drop_nulls("refusal").head(1).iter_rows(named=True):
+        why = json.loads(row["refusal"])
+        return f"{word} {row['row']}, {why['reason']}: {why['column']} {why.get('given', '')!r} {why['problem']}"
+    return ""
 
 
-def retire(lake: Lake, dataset: str, seen: Iterable[str]) -> int:
-    """Tombstone the dataset's rows whose items are not among those seen; returns the number of photos."""
-    current = pl.LazyFrame({"item_id": pl.Series(list(seen), dtype=pl.String)})
-    run_id, batch, photos = new_run_id(f"{NAME}-retire"), 0, 0
-    for table in ("images", "rejects", "failures"):
+def retire(lake: Lake, dataset: str, seen: pl.Series) -> None:
+    """Tombstone the dataset's rows whose items are not among those seen."""
+    run_id = new_run_id(f"{NAME}-retire")
+    for batch, table in enumerate(("images", "rejects", "failures"), 1):
         columns = list(dict.fromkeys([*TABLES[table].key, "item_id"]))
         rows = live_rows(lake, table).filter(of_dataset(dataset)).select(columns)
-        stale = lake.collect(table, rows.join(current, on="item_id", how="anti"))
-        photos += stale.height if table == "images" else 0
+        stale = lake.collect(table, rows.filter(~pl.col("item_id").is_in(seen.implode())))
         if stale.height:
-            batch += 1
             commit = Commit(run_id, batch, NAME, code_version=code_version())
             lake.tombstone(table, stale, f"no longer in the table of dataset {dataset}", commit)
-    return photos
 
 
 def forget_refusals(lake: Lake, dataset: str) -> int:
@@ -99,9 +114,3 @@ def forget_refusals(lake: Lake, dataset: str) -> int:
         commit = Commit(new_run_id(f"{NAME}-again"), 1, NAME, code_version=code_version())
         lake.tombstone("rejects", again, "to be tried again", commit)
     return again.height
-
-
-def count_photos(lake: Lake, dataset: str) -> pl.DataFrame:
-    """The dataset's photos in the lake, counted by kind and split."""
-    found = live_rows(lake, "images").filter(of_dataset(dataset)).group_by("kind", "split").agg(photos=pl.len())
-    return lake.collect("images", found).sort("kind", "split")

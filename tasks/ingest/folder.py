@@ -5,12 +5,13 @@ Only files that lie in the folder, with all links followed, are opened.
 
 import os
 from collections import Counter
+from dataclasses import asdict
 from pathlib import Path
 
 import polars as pl
 
 from tasks.ingest.files import PictureFolder
-from tasks.ingest.refusal import Refusal, TableRefused
+from tasks.ingest.refusal import REFUSAL, Refusal, TableRefused
 from tasks.ingest.tags import read_tags
 from tasks.lake.names import KEY_FILE
 
@@ -21,31 +22,27 @@ HEAD_BYTES = 1_000_000  # of a JPEG: its metadata stands before its pixels
 MOST_BYTES = 64_000_000  # of any other picture
 
 
-def folder_rows(root: Path) -> tuple[pl.DataFrame, list[tuple[int, Refusal]], tuple[str, ...]]:
-    """Rows with the text of COLUMNS, those that are refused for their path, and notes on what was left out."""
+def folder_rows(root: Path) -> tuple[pl.DataFrame, tuple[str, ...]]:
+    """Rows with the text of COLUMNS, or those of REFUSAL for their path; and notes on what was left out."""
     names, others = _pictures_in(root)
     if not names:
         raise TableRefused(f"{root}: the folder holds no picture ({', '.join(PICTURES)})")
-    folder = PictureFolder(root)
-    rows, bad = [], []
-    for number, name in enumerate(names, 1):
-        length = HEAD_BYTES if name.casefold().endswith(JPEGS) else MOST_BYTES
-        head = folder.head(name, length)
+    folder, rows = PictureFolder(root), []
+    for name in names:
+        head = folder.head(name, HEAD_BYTES if name.casefold().endswith(JPEGS) else MOST_BYTES)
         if isinstance(head, Refusal):
-            bad.append((number, head))
+            rows.append(asdict(head))
             continue
         tags = read_tags(head)
-        rows.append((number, name, *(None if value is None else f"{value:.7f}" for value in (tags.lat, tags.lon))))
-    schema = {"row": pl.Int64, **dict.fromkeys(COLUMNS, pl.String)}
-    notes = tuple(
-        f"{count:,} files {ending} are left out: JPEG, PNG and HEIC are taken"
-        for ending, count in sorted(others.items())
-    )
-    return pl.DataFrame(rows, schema, orient="row"), bad, notes
+        position = {"lat": tags.lat, "lon": tags.lon}
+        rows.append({"path": name, **{key: f"{value:.7f}" for key, value in position.items() if value is not None}})
+    photos = pl.DataFrame(rows, dict.fromkeys([*COLUMNS, *REFUSAL], pl.String))
+    notes = (f"{count:,} files {ending} are left out: JPEG, PNG and HEIC are taken" for ending, count in others)
+    return photos.with_row_index("row", 1).cast({"row": pl.Int64}), tuple(notes)
 
 
-def _pictures_in(root: Path) -> tuple[list[str], Counter[str]]:
-    """The relative paths of all pictures, in order, and how many other files there are, by their ending."""
+def _pictures_in(root: Path) -> tuple[list[str], list[tuple[str, int]]]:
+    """The relative paths of all pictures, and how many other files there are by their ending, both in order."""
     names, others = [], Counter[str]()
     for at, folders, files in os.walk(root, followlinks=False):
         # A lake may lie in the very folder that is brought in: its pictures came from elsewhere.
@@ -58,4 +55,4 @@ def _pictures_in(root: Path) -> tuple[list[str], Counter[str]]:
                 names.append(Path(at, file).relative_to(root).as_posix())
             elif ending:
                 others[ending] += 1
-    return sorted(names), others
+    return sorted(names), sorted(others.items())

@@ -43,8 +43,8 @@ LARGE_PIXELS = 40_000_000
 _ONE_LARGE = threading.Lock()
 
 
-def _decoding(pixels: int) -> contextlib.AbstractContextManager[Any]:
-    return _ONE_LARGE if pixels > LARGE_PIXELS else contextlib.nullcontext()
+def _decoding(size: tuple[int, int]) -> contextlib.AbstractContextManager[Any]:
+    return _ONE_LARGE if size[0] * size[1] > LARGE_PIXELS else contextlib.nullcontext()
 
 
 def prepare(data: bytes, item: Mapping[str, Any], rules: PictureRules) -> Photo | Refusal:
@@ -52,8 +52,7 @@ def prepare(data: bytes, item: Mapping[str, Any], rules: PictureRules) -> Photo 
     original = data
     try:
         if is_heic(data):
-            width, height = heic_size(data)
-            with _decoding(width * height):
+            with _decoding(heic_size(data)):
                 data = heic_as_jpeg(data)
         picture = Encoded.open(data)  # before its tags are read: its size may forbid to look any further
         tags = read_tags(data)
@@ -64,12 +63,11 @@ def prepare(data: bytes, item: Mapping[str, Any], rules: PictureRules) -> Photo 
         notes = _notes(tags, stays, item.get("compass_angle") is None)
         kind = _kind(picture, item.get("kind"), tags)
         taken_at = tags.taken_at
-        if taken_at is None and tags.taken_local is not None:
-            taken_at = utc_at(tags.taken_local, item["lat"], item["lon"])
-            if taken_at is None:
-                taken_at = tags.taken_local.replace(tzinfo=UTC)
-                notes.append("captured_at_is_local_time")
-        with _decoding(picture.facts.width * picture.facts.height):
+        if taken_at is None and (local := tags.taken_local) is not None:
+            taken_at = utc_at(local, item["lat"], item["lon"])
+            notes += [] if taken_at else ["captured_at_is_local_time"]
+            taken_at = taken_at or local.replace(tzinfo=UTC)
+        with _decoding((picture.facts.width, picture.facts.height)):
             stored, facts = _stored(data, kind, stays, rules)
     except BadImage as error:
         return _refusal_of(error, data)
@@ -143,18 +141,15 @@ def _refused_for_tags(tags: Tags, item: Mapping[str, Any], rules: PictureRules) 
 
 
 def _notes(tags: Tags, stays: bool, own_angle: bool) -> list[str]:
-    notes = []
-    if tags.unreadable:
-        notes.append("metadata_unreadable")
-    if tags.orientation_invalid is not None:
-        notes.append(f"orientation_invalid: {tags.orientation_invalid}")
-    elif tags.orientation not in (None, 1) and not stays:
-        notes.append(f"turned_upright: orientation {tags.orientation}")
-    if tags.already_turned:
-        notes.append("orientation_contradicts")
-    if tags.magnetic and own_angle:
-        notes.append("compass_angle_magnetic")
-    return notes
+    is_turned = tags.orientation not in (None, 1) and not stays
+    notes = {
+        "metadata_unreadable": tags.unreadable,
+        f"orientation_invalid: {tags.orientation_invalid}": tags.orientation_invalid is not None,
+        f"turned_upright: orientation {tags.orientation}": is_turned,
+        "orientation_contradicts": tags.already_turned,
+        "compass_angle_magnetic": tags.magnetic and own_angle,
+    }
+    return [note for note, is_true in notes.items() if is_true]
 
 
 def _kind(picture: Encoded, declared: str | None, tags: Tags) -> str:

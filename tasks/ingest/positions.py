@@ -106,10 +106,14 @@ def _squares_near_towns() -> Bools:
     towns = gazetteer()
     there = np.zeros((1800, 3600), dtype=bool)
     there[_row(towns["lat"].to_numpy()), _column(towns["lon"].to_numpy())] = True
-    wide = there | np.roll(there, 1, axis=1) | np.roll(there, -1, axis=1)
-    wide[1:] |= wide[:-1].copy()
-    wide[:-1] |= wide[1:].copy()
-    return wide
+    return _widened(there)
+
+
+def _widened(there: Bools) -> Bools:
+    """What holds or touches it, around the Earth."""
+    from scipy.ndimage import maximum_filter  # takes a while: not where nothing is ingested
+
+    return np.asarray(maximum_filter(there, 3, mode=("nearest", "wrap")))
 
 
 def _near_town(lat: Floats, lon: Floats) -> Bools:
@@ -163,9 +167,7 @@ def in_other_country(lat: Floats, lon: Floats, named: NDArray[np.int64]) -> Bool
 def _cells_near_land() -> Bools:
     """One-degree cells that hold land or a town, and those around them."""
     squares = land_squares().reshape(1800, 3600) | _squares_near_towns()
-    cells = squares.reshape(180, 10, 360, 10).any(axis=(1, 3))
-    wide = cells | np.roll(cells, 1, axis=1) | np.roll(cells, -1, axis=1)
-    return np.asarray(wide | np.vstack([wide[1:], wide[-1:]]) | np.vstack([wide[:1], wide[:-1]]))
+    return _widened(np.any(squares.reshape(180, 10, 360, 10), axis=(1, 3)))
 
 
 def in_mid_ocean(lat: Floats, lon: Floats) -> Bools:

@@ -1,6 +1,6 @@
 """Why a row is refused, in words its author can act on."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 from schemas.errors import GeofixError
@@ -79,3 +79,6 @@ class Refusal:
         if self.given is not None:
             facts["given"] = safe_text(self.given, limit=SHOWN)
         return facts
+
+
+REFUSAL = tuple(field.name for field in fields(Refusal))  # columns of a row that is refused

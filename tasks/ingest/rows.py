@@ -6,13 +6,15 @@ search for picture files goes row by row.
 
 import json
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any
-from urllib.parse import unquote_plus, urlsplit
+from urllib.parse import unquote_plus
 
+import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
 from schemas.settings.ingest import IngestSettings
 from schemas.settings.plan import PlanSettings
@@ -20,23 +22,32 @@ from tasks.geo.boundaries import country_of
 from tasks.geo.cell_split import SPLITS as SPLIT_NAMES
 from tasks.geo.cell_split import cell_number, keeps_clear, split_of_cells
 from tasks.geo.distance import distance_km
-from tasks.ingest.fields import KINDS, SPLITS, read_degrees, read_moment, row_id
 from tasks.ingest.files import Found, PictureFolder
 from tasks.ingest.layouts import held_out_split, purpose_of, split_of_purpose
 from tasks.ingest.positions import country_numbers, in_mid_ocean, in_other_country
-from tasks.ingest.refusal import Refusal
+from tasks.ingest.refusal import REFUSAL, Refusal
 from tasks.ingest.survey import Survey
-from tasks.ingest.table import REFUSAL
+from tasks.ingest.table import read_degrees
+from tasks.ingest.tags import read_time
 from tasks.lake.ids import written_as_float
 from tasks.services.errors import safe_url
+from tasks.services.network import host_of
 
+SPLITS = {
+    **dict.fromkeys(("train", "training"), "train"),
+    **dict.fromkeys(("validation", "valid", "val", "dev"), "validation"),
+    **dict.fromkeys(("benchmark", "test", "testing", "eval"), "benchmark"),
+}
+KINDS = {
+    **dict.fromkeys(("photo", "perspective"), "photo"),
+    **dict.fromkeys(("panorama", "pano", "equirectangular", "360", "spherical"), "panorama"),
+}
 LONGEST_ID = 500
 NULL_ISLAND_KM = 1.0
-FORECAST_ROWS = 100_000  # a look at more would delay the start of large tables
 _UNPRINTABLE = r"[\p{C}\p{Z}&&[^ ]]"
-_PLACES = re.compile(r"\{(?:id|flat|deep)\}")
 _FLAT = re.compile(r"([0-9a-f]{2})_([0-9a-f]{2})_([^/]+)")
 
+_OF_ALL = ("id", "row", "source_id", "refusal")  # fields of an item that a refused row has, too
 ITEM: dict[str, Any] = {
     "id": pl.String,
     "row": pl.Int64,
@@ -45,6 +56,10 @@ ITEM: dict[str, Any] = {
     **dict.fromkeys(("lat", "lon", "compass_angle"), pl.Float64),
     **dict.fromkeys(("size", "mtime_ns"), pl.Int64),
 }
+
+
+# Which rows are refused, and the reason, column, problem and given text of the refusal.
+Check = tuple[pl.Expr, str, str, str | pl.Expr, pl.Expr | None]
 
 
 def of_dataset(dataset: str) -> pl.Expr:
@@ -68,77 +83,45 @@ def item_batches(
         by_row = known.is_null() | pl.col("reason").is_in(["duplicate_id", "conflicting_id"])
         numbered = pl.concat_str(pl.lit(f"{dataset}:"), "row", pl.lit("/"), known.fill_null(""))
         item_id = pl.when(by_row.fill_null(False)).then(numbered).otherwise(pl.lit(f"{dataset}/") + known)
-        good = pl.col("reason").is_null()
-        refused = pl.when(~good).then(pl.struct("row", *REFUSAL))
-        kept = [name for name in ITEM if name not in ("id", "row", "source_id", "refusal")]
-        yield (
-            checked.select(
-                item_id.alias("id"),
-                "row",
-                known.alias("source_id"),
-                refused.map_elements(_evidence, pl.String).alias("refusal"),
-                *(pl.when(good).then(name).alias(name) for name in kept),
-            )
-            .cast(pl.Schema(ITEM))
-            .select(list(ITEM))
-        )
-
-
-def split_forecast(survey: Survey, settings: IngestSettings, plan: PlanSettings) -> str:
-    """One line, before anything is read in, if rows will be refused because another split is near; else empty."""
-    checks, seen, near = RowChecks(survey, settings), 0, 0
-    for rows in survey.batches(settings.rows_at_a_time):
-        values = checks.check(rows)
-        seen += values.height
-        near += _with_splits(values, survey.names["lat"], plan).filter(pl.col("reason") == "near_other_split").height
-        if seen >= FORECAST_ROWS:
-            break
-    if not near:
-        return ""
-    looked_at = f"{seen:,}" if seen >= survey.rows else f"the first {seen:,}"
-    return (
-        f"{near:,} of {looked_at} rows will be refused: they lie nearer than {plan.buffer_km:g} km to a cell of "
-        "another split (near_other_split); give the dataset one split with --split, or lower plan.buffer_km"
-    )
+        is_good = pl.col("reason").is_null()
+        told = pl.when(~is_good).then(pl.struct("row", *REFUSAL)).map_elements(_evidence, pl.String)
+        values = pl.when(is_good).then(pl.col(name for name in ITEM if name not in _OF_ALL))
+        items = checked.select("row", values, id=item_id, source_id=known, refusal=told)
+        yield items.select(pl.col(name).cast(kind) for name, kind in ITEM.items())
 
 
 def _evidence(row: Mapping[str, Any]) -> str:
-    refusal = Refusal(row["reason"], row["problem"], row["column"], row["given"])
-    evidence = {"reason": refusal.reason, **refusal.evidence(row["row"])}
-    return json.dumps(evidence, sort_keys=True, ensure_ascii=False)
+    refusal = Refusal(*(row[name] for name in REFUSAL))
+    return json.dumps({"reason": refusal.reason, **refusal.evidence(row["row"])}, sort_keys=True, ensure_ascii=False)
 
 
 def _with_splits(rows: pl.DataFrame, column: str, plan: PlanSettings) -> pl.DataFrame:
     """The rows with a split for those that name none, by whole cells; refused where another split is too near."""
-    open_ones = rows.filter(pl.col("reason").is_null() & pl.col("split").is_null())
-    if open_ones.is_empty():
+    if not rows["split"].null_count():
         return rows
-    lat, lon = open_ones["lat"].to_numpy(), open_ones["lon"].to_numpy()
+    lat, lon = _on_earth(rows, "lat", "lon")
     splits = split_of_cells(plan.seed, plan.split, plan.buffer_km)
-    placed = open_ones.select(
-        "row",
-        cell_split=pl.Series([SPLIT_NAMES[n] for n in splits[cell_number(lat, lon)]], dtype=pl.String),
-        clear=pl.Series(keeps_clear(lat, lon, splits, plan.buffer_km)),
-        at=pl.Series([f"{a:g}, {b:g}" for a, b in zip(lat, lon, strict=True)], dtype=pl.String),
-    )
-    rows = rows.join(placed, on="row", how="left", maintain_order="left")
-    near = pl.col("clear").eq(False).fill_null(False)
+    is_near = pl.col("split").is_null() & pl.Series(~keeps_clear(lat, lon, splits, plan.buffer_km))
     problem = f"nearer than {plan.buffer_km:g} km to a cell of another split"
-    return rows.with_columns(
-        pl.coalesce("split", "cell_split").alias("split"),
-        *_where(near, _refusal("near_other_split", problem, column, pl.col("at"))),
-    )
+    rows = _refused(rows, [(is_near, "near_other_split", column, problem, pl.concat_str("lat", "lon", separator=", "))])
+    of_cells = pl.Series(np.array(SPLIT_NAMES)[splits[cell_number(lat, lon)]])
+    return rows.with_columns(split=pl.coalesce("split", of_cells))
 
 
-def _refusal(reason: str, problem: str | pl.Expr, column: str, text: pl.Expr | None = None) -> pl.Expr:
-    empty = pl.lit(None, dtype=pl.String)
-    told = pl.lit(problem) if isinstance(problem, str) else problem
-    return pl.struct(reason=pl.lit(reason), problem=told, column=pl.lit(column), given=empty if text is None else text)
+def _refused(rows: pl.DataFrame, checks: Iterable[Check]) -> pl.DataFrame:
+    """The rows with the columns of REFUSAL as the first check that they fail says; rows refused before stay so."""
+    chain: Any = pl.when(pl.col("reason").is_not_null()).then(pl.struct(*REFUSAL))
+    for condition, reason, column, problem, given in checks:
+        told = pl.lit(problem) if isinstance(problem, str) else problem
+        text = pl.lit(None, pl.String) if given is None else given
+        refusal = pl.struct(reason=pl.lit(reason), problem=told, column=pl.lit(column), given=text)
+        chain = chain.when(condition).then(refusal)
+    return rows.with_columns(refused=chain).drop(REFUSAL).unnest("refused")
 
 
-def _where(condition: pl.Expr, refusal: pl.Expr) -> list[pl.Expr]:
-    """The columns of REFUSAL, replaced where the condition holds."""
-    return [pl.when(condition).then(refusal.struct.field(name)).otherwise(pl.col(name)).alias(name) for name in REFUSAL]
+def _on_earth(rows: pl.DataFrame, lat: str, lon: str) -> list[NDArray[np.float64]]:
+    """Coordinates as arrays; where there are none on Earth, which other checks tell, some that are."""
+    return [rows[name].fill_null(0).clip(-end, end).to_numpy() for name, end in ((lat, 90), (lon, 180))]
 
 
 @dataclass(frozen=True)
@@ -162,27 +145,21 @@ class RowChecks:
     def check(self, rows: pl.DataFrame) -> pl.DataFrame:
         """The values of the rows, and in the columns of REFUSAL why a row is refused. Pictures are not looked for."""
         survey, settings, layout = self.survey, self.settings, self.survey.layout
+        creator, is_encoded = pl.col("creator"), survey.names.get("creator") in layout.encoded
         rows = rows.with_columns(
-            row_id("id" in survey.names, survey.folder),
-            lat_deg=read_degrees("lat"),
-            lon_deg=read_degrees("lon"),
             angle=read_degrees("compass_angle"),
-            moment=read_moment("captured_at"),
+            moment=pl.col("captured_at").map_elements(_moment, pl.String),
             split_known=_known("split", SPLITS),
             kind_known=_known("kind", KINDS),
             licence=pl.coalesce("licence", pl.lit(settings.licence), pl.lit(layout.licence)),
-            creator=_decoded("creator") if survey.names.get("creator") in layout.encoded else pl.col("creator"),
+            creator=creator.map_elements(unquote_plus, pl.String) if is_encoded else creator,
         )
         rows = _compare_with_map(rows).with_columns(attribution=self._attribution())
         rows = rows.join(
             survey.repeated, left_on=pl.col("source_id").hash(), right_on="id_hash", how="left", maintain_order="left"
         )
-        chain: Any = pl.when(pl.col("reason").is_not_null()).then(pl.struct(*REFUSAL))
-        for condition, refusal in self._checks():
-            chain = chain.when(condition).then(refusal)
         turned = pl.when(pl.col("angle").is_between(-360, 360)).then(pl.col("angle") % 360.0)
-        return rows.with_columns(refused=chain).with_columns(
-            *(pl.col("refused").struct.field(name).alias(name) for name in REFUSAL),
+        return _refused(rows, self._checks()).with_columns(
             lat=pl.col("lat_deg"),
             lon=pl.col("lon_deg"),
             split=pl.coalesce("split_known", self._split()),
@@ -194,52 +171,48 @@ class RowChecks:
             notes=_notes(captured_at=pl.col("moment"), compass_angle=turned),
         )
 
-    def _checks(self) -> Iterator[tuple[pl.Expr, pl.Expr]]:
+    def _checks(self) -> Iterator[Check]:
         names = self.survey.names
         yield from self._id_checks(names.get("id", "path"))
         yield from self._position_checks()
-        yield pl.col("licence").is_null(), _refusal("no_licence", "is empty", names.get("licence", "licence"))
+        yield pl.col("licence").is_null(), "no_licence", names.get("licence", "licence"), "is empty", None
         missing = names.get("attribution") or names.get("creator") or "attribution"
-        yield pl.col("attribution").is_null(), _refusal("no_attribution", "is empty", missing)
+        yield pl.col("attribution").is_null(), "no_attribution", missing, "is empty", None
         for name, known in (("split", SPLITS), ("kind", KINDS)):
             problem = f"is none of {', '.join(dict.fromkeys(known.values()))}"
             unknown = pl.col(name).is_not_null() & pl.col(f"{name}_known").is_null()
-            yield unknown, _refusal(f"bad_{name}", problem, names.get(name, name), pl.col(name))
+            yield unknown, f"bad_{name}", names.get(name, name), problem, pl.col(name)
 
-    def _id_checks(self, column: str) -> Iterator[tuple[pl.Expr, pl.Expr]]:
+    def _id_checks(self, column: str) -> Iterator[Check]:
         text, word = pl.col("source_id"), self.survey.table.word
-        yield text.is_null(), _refusal("no_id", "is empty", column)
+        yield text.is_null(), "no_id", column, "is empty", None
         bad = (text.str.len_chars() > LONGEST_ID) | text.str.contains(_UNPRINTABLE)
-        yield bad, _refusal("bad_id", "too long, or with unprintable characters", column, text)
-        where = pl.concat_str(pl.lit(f"{word} "), "first")
-        several = pl.lit("is the id of several rows that disagree, the first in ") + where
-        yield pl.col("differs"), _refusal("conflicting_id", several, column, text)
-        already = pl.concat_str(pl.lit("is already the id of "), where)
-        yield pl.col("first") != pl.col("row"), _refusal("duplicate_id", already, column, text)
+        yield bad, "bad_id", column, "too long, or with unprintable characters", text
+        several = pl.format(f"is the id of several rows that disagree, the first in {word} {{}}", "first")
+        yield pl.col("differs"), "conflicting_id", column, several, text
+        already = pl.format(f"is already the id of {word} {{}}", "first")
+        yield pl.col("first") != pl.col("row"), "duplicate_id", column, already, text
         if self.settings.check_ids and "id" in self.survey.names:
-            damaged = _refusal("id_damaged", "was an id before it went through a float", column, text)
-            yield written_as_float(text), damaged
+            yield written_as_float(text), "id_damaged", column, "was an id before it went through a float", text
 
-    def _position_checks(self) -> Iterator[tuple[pl.Expr, pl.Expr]]:
+    def _position_checks(self) -> Iterator[Check]:
         names, both = self.survey.names, pl.concat_str("lat", "lon", separator=", ")
         of_camera = self.survey.table.format == "folder"
         empty = "the photo's own metadata holds no GPS position, or none on Earth" if of_camera else "is empty"
+        no_number = "is not a number of degrees with a decimal point"
         for name in ("lat", "lon"):
-            text = pl.col(name)
-            yield text.is_null(), _refusal("no_position", empty, names[name])
-            problem = "is not a number of degrees with a decimal point"
-            yield pl.col(f"{name}_deg").is_null(), _refusal("bad_position", problem, names[name], text)
-        lat, lon = pl.col("lat_deg"), pl.col("lon_deg")
-        for name, value, limit in (("lat", lat, 90), ("lon", lon, 180)):
-            yield value.abs() > limit, _refusal("out_of_range", f"outside -{limit}..{limit}", names[name], both)
-        yield pl.col("null_island"), _refusal("null_island", "is a placeholder, not a place", names["lat"], both)
+            yield pl.col(name).is_null(), "no_position", names[name], empty, None
+            yield pl.col(f"{name}_deg").is_null(), "bad_position", names[name], no_number, pl.col(name)
+        for name, limit in (("lat", 90), ("lon", 180)):
+            is_outside = pl.col(f"{name}_deg").abs() > limit
+            yield is_outside, "out_of_range", names[name], f"outside -{limit}..{limit}", both
+        yield pl.col("null_island"), "null_island", names["lat"], "is a placeholder, not a place", both
         if self.settings.keep_lat_lon:
             return
         at_sea = "far out at sea: no land within about 100 km"
-        yield pl.col("mid_ocean"), _refusal("mid_ocean", at_sea, names["lat"], both)
+        yield pl.col("mid_ocean"), "mid_ocean", names["lat"], at_sea, both
         there = pl.format("the position, {}, lies in {}", both, "country_there")
-        other = _refusal("other_country", there, names.get("country", "country"), pl.col("country"))
-        yield pl.col("other_country"), other
+        yield pl.col("other_country"), "other_country", names.get("country", "country"), there, pl.col("country")
 
     def _attribution(self) -> pl.Expr:
         template = self.settings.attribution or self.survey.layout.attribution
@@ -257,32 +230,29 @@ class RowChecks:
         """The rows with `file`, `size`, `mtime_ns` or `url` of their pictures, or refused for want of one."""
         good = rows.filter(pl.col("reason").is_null()).select("row", "id", "source_id", "path", "url")
         found = [self.find_picture(fields) for fields in good.iter_rows(named=True)]
-        pictures = [
-            {**picture.__dict__, "at": row} if isinstance(picture, Refusal) else {**picture, "at": row}
-            for row, picture in zip(good["row"], found, strict=True)
-        ]
-        schema = {"at": pl.Int64, "file": pl.String, "url": pl.String, "size": pl.Int64, "mtime_ns": pl.Int64}
-        frame = pl.DataFrame(pictures, {**schema, **dict.fromkeys(REFUSAL, pl.String)})
-        joined = rows.drop("url").join(
-            frame, left_on="row", right_on="at", how="left", suffix="_of_picture", maintain_order="left"
-        )
+        schema = {"name": pl.String, "url": pl.String, "size": pl.Int64, "mtime_ns": pl.Int64}
+        pictures = pl.DataFrame(
+            [{"url": picture} if isinstance(picture, str) else asdict(picture) for picture in found],
+            {**schema, **dict.fromkeys(REFUSAL, pl.String)},
+        ).select("size", "mtime_ns", "url", good["row"], pl.col(REFUSAL).name.suffix("_of_picture"), file="name")
+        joined = rows.drop("url").join(pictures, on="row", how="left", maintain_order="left")
         return joined.with_columns(pl.coalesce(name, f"{name}_of_picture").alias(name) for name in REFUSAL)
 
-    def find_picture(self, fields: Mapping[str, Any]) -> dict[str, Any] | Refusal:
-        """Where the picture of a row (id, source_id, path, url) is: `file` with `size` and `mtime_ns`, or `url`."""
+    def find_picture(self, fields: Mapping[str, Any]) -> Found | str | Refusal:
+        """Where the picture of a row (id, source_id, path, url) is: its file, or its address."""
         names, layout, images = self.survey.names, self.survey.layout, self.settings.images
         path, url = fields["path"], fields["url"]
         if path is not None:
             if is_web_address(path):
                 problem = "is an address, not a path: call the column url"
                 return Refusal("missing_file", problem, names["path"], safe_url(path))
-            return _place(self.folder.find(path), names["path"])
+            return _of_column(self.folder.find(path), names["path"])
         # Datasets name addresses that have long expired beside pictures that lie in a folder: the folder comes first.
         if layout.files and (images or url is None):
             # The id as it stands in the table, too: a file's name may be in the other Unicode form.
             known = [fields["id"] or "", fields["source_id"]]
             files = dict.fromkeys(name for source_id in known for name in file_names(layout.files, source_id))
-            return _place(self.folder.find_by_id(list(files), layout.in_subfolders), names["id"])
+            return _of_column(self.folder.find_by_id(list(files), layout.in_subfolders), names["id"])
         if url is None:
             columns = " and ".join(names[n] for n in ("path", "url") if n in names) or "path"
             return Refusal("no_picture", "neither path nor address is given", columns)
@@ -292,66 +262,49 @@ class RowChecks:
         if not is_web_address(url):
             shown = safe_url(url) if "://" in url else url
             return Refusal("bad_url", "only http:// and https:// addresses are asked", names["url"], shown)
-        return {"url": url}
+        return str(url)
 
 
 def _compare_with_map(rows: pl.DataFrame) -> pl.DataFrame:
-    """The rows with what the map says of their positions; null where there is none on Earth."""
-    on_earth = rows.filter((pl.col("lat_deg").abs() <= 90) & (pl.col("lon_deg").abs() <= 180))
-    lat, lon = on_earth["lat_deg"].to_numpy(), on_earth["lon_deg"].to_numpy()
-    compared = on_earth.select(
-        "row",
+    """The rows with what the map says of their positions."""
+    lat, lon = _on_earth(rows, "lat_deg", "lon_deg")
+    return rows.with_columns(
         null_island=pl.Series(distance_km(0.0, 0.0, lat, lon) < NULL_ISLAND_KM),
         mid_ocean=pl.Series(in_mid_ocean(lat, lon)),
-        other_country=pl.Series(in_other_country(lat, lon, country_numbers(on_earth["country"]))),
-        country_there=pl.Series(country_of(lat, lon)),
+        other_country=pl.Series(in_other_country(lat, lon, country_numbers(rows["country"]))),
+        country_there=pl.Series(country_of(lat, lon), dtype=pl.String),
     )
-    return rows.join(compared, on="row", how="left", maintain_order="left")
+
+
+def _moment(text: str) -> str | None:
+    moment = read_time(text)
+    return moment.isoformat() if moment else None
 
 
 def _known(name: str, words: Mapping[str, str]) -> pl.Expr:
     return pl.col(name).str.to_lowercase().replace_strict(words, default=None, return_dtype=pl.String)
 
 
-def _decoded(name: str) -> pl.Expr:
-    """Text that was written as in an address, with + for a space."""
-    return pl.col(name).map_elements(unquote_plus, pl.String)
-
-
 def _notes(**read: pl.Expr) -> pl.Expr:
     """A JSON list of what optional fields hold that could not be read; null without any."""
     notes = [
-        pl.when(pl.col(name).is_not_null() & value.is_null()).then(
-            pl.lit(f"{name}_unreadable: ") + pl.col(name).str.head(40)
-        )
+        pl.when(value.is_null()).then(pl.format(f"{name}_unreadable: {{}}", pl.col(name).str.head(40)))
         for name, value in read.items()
     ]
     lines = pl.concat_list(notes).list.drop_nulls()
     return pl.when(lines.list.len() > 0).then(lines).map_elements(lambda texts: json.dumps(list(texts)), pl.String)
 
 
-def _place(file: Found | Refusal, column: str) -> dict[str, Any] | Refusal:
-    if isinstance(file, Refusal):
-        return Refusal(file.reason, file.problem, column, file.given)
-    return {"file": file.name, "size": file.size, "mtime_ns": file.mtime_ns}
+def _of_column(file: Found | Refusal, column: str) -> Found | Refusal:
+    return replace(file, column=column) if isinstance(file, Refusal) else file
 
 
 def is_web_address(text: str) -> bool:
     """Whether it is an http or https address with a host."""
-    try:
-        parts = urlsplit(text)
-        port_is_a_number = parts.port is None or parts.port > 0
-    except ValueError:
-        return False
-    good = parts.scheme in ("http", "https") and bool(parts.hostname) and port_is_a_number
-    return good and len(text) <= 4096 and text.isprintable() and " " not in text
+    return host_of(text) is not None and len(text) <= 4096 and text.isprintable() and " " not in text
 
 
 def file_names(patterns: tuple[str, ...], source_id: str) -> list[str]:
     """Where a picture may lie by its id."""
-    known = {
-        "{id}": source_id,
-        "{flat}": source_id.replace("/", "_"),
-        "{deep}": _FLAT.sub(r"\1/\2/\3", source_id),
-    }
-    return list(dict.fromkeys(_PLACES.sub(lambda place: known[place[0]], pattern) for pattern in patterns))
+    forms = {"id": source_id, "flat": source_id.replace("/", "_"), "deep": _FLAT.sub(r"\1/\2/\3", source_id)}
+    return list(dict.fromkeys(pattern.format_map(forms) for pattern in patterns))

@@ -10,17 +10,14 @@ import polars as pl
 from schemas.messages import Usage
 from schemas.settings.ingest import IngestSettings
 from schemas.settings.plan import PlanSettings
-from tasks.ingest.dataset import check_successor, count_photos, forget_refusals, photos_in_lake, retire
+from tasks.ingest.dataset import forget_refusals, photos_of, retire
 from tasks.ingest.draw import Strata, drawn
-from tasks.ingest.refusal import SHOWN, Refusal, TableRefused
-from tasks.ingest.report import Report, Sums
-from tasks.ingest.rows import RowChecks, item_batches
+from tasks.ingest.report import Report, write_report
+from tasks.ingest.rows import item_batches
 from tasks.ingest.stage import NAME, Job, stage_of
-from tasks.ingest.survey import ENOUGH_BAD, Survey, survey_rows
-from tasks.lake import Lake
+from tasks.ingest.survey import Survey, survey_rows
 from tasks.runtime.on_ray.budget_actor import shared_rate_budget
 from tasks.runtime.runner import Context, StageResult, Tick, run
-from tasks.services.errors import safe_text
 
 
 @dataclass(frozen=True)
@@ -30,13 +27,10 @@ class IngestResult:
     dataset: str
     survey: Survey
     stage: StageResult
-    refused: Sums
-    failed: Sums
-    noted: Sums
+    report: Report  # of rows that were refused, failed, or kept with notes
     retired: int  # photos that are no longer in the table
     dropped: int  # photos that were in the lake, and whose rows are refused now
     photos: pl.DataFrame  # in the lake: kind, split, photos
-    report: Path
 
     def to_dict(self) -> dict[str, Any]:
         """For a machine."""
@@ -48,14 +42,14 @@ class IngestResult:
             "rows": self.survey.rows,
             "notes": list(self.survey.notes),
             "photos": self.photos.to_dicts(),
-            "refused": dict(self.refused.counts),
-            "refused_examples": self.refused.examples,
-            "failed": dict(self.failed.counts),
-            "failed_examples": self.failed.examples,
-            "noted": dict(self.noted.counts),
+            "refused": dict(self.report.refused.counts),
+            "refused_examples": self.report.refused.examples,
+            "failed": dict(self.report.failed.counts),
+            "failed_examples": self.report.failed.examples,
+            "noted": dict(self.report.noted.counts),
             "retired": self.retired,
             "dropped": self.dropped,
-            "report": str(self.report),
+            "report": str(self.report.path),
         }
 
 
@@ -64,40 +58,7 @@ def survey_table(path: Path, settings: IngestSettings, strata: Strata | None = N
 
     `strata` are for settings that draw rows by country and cell.
     """
-    survey = drawn(survey_rows(path, settings), settings, strata)
-    if not settings.replace:
-        _check_pictures(survey, settings)
-    return survey
-
-
-def _check_pictures(survey: Survey, settings: IngestSettings) -> None:
-    """TableRefused when no row can be taken and most pictures are not where they should be: --images was forgotten.
-
-    The first row that can be taken ends the search, so this costs nothing where all is well.
-    """
-    checks, missing, first = RowChecks(survey, settings), 0, ""
-    for batch in survey.batches():
-        for row in checks.check(batch).filter(pl.col("reason").is_null()).iter_rows(named=True):
-            picture = checks.find_picture(row)
-            if not isinstance(picture, Refusal):
-                return
-            if picture.reason in ("missing_file", "path_escapes"):
-                missing += 1
-                problem = safe_text(picture.problem, limit=300)
-                shown = safe_text(picture.given or "", limit=SHOWN)
-                first = first or f"{survey.table.word} {row['row']}, {picture.column} {shown!r}: {problem}"
-    if missing >= ENOUGH_BAD and missing * 2 > survey.rows:
-        raise TableRefused(
-            f"{survey.table.path}: none of the pictures of its {survey.rows:,} rows is there (first: {first}); name "
-            "the folder they lie in with --images"
-        )
-
-
-def check_dataset(lake: Lake, survey: Survey, dataset: str, settings: IngestSettings, plan: PlanSettings) -> None:
-    """TableRefused, before anything is written, for a table that would empty its dataset by mistake."""
-    if not settings.replace:
-        batches = item_batches(survey, dataset, settings, plan)
-        check_successor(lake, dataset, batches, str(survey.table.path), survey.table.word)
+    return drawn(survey_rows(path, settings), settings, strata)
 
 
 def ingest_table(
@@ -110,30 +71,27 @@ def ingest_table(
     if settings.retry_refused:
         forget_refusals(lake, dataset)
     total = _Total(survey.rows, context)
-    seen: list[pl.Series] = []
-    dropped = 0
-    with Report(lake.blobs.local("reports"), dataset) as report:
-        for batch in item_batches(survey, dataset, settings, plan):
-            before = photos_in_lake(lake, batch.select(item_id="id"))
-            # A run sees one batch of one dataset: what it does not see must stay. Photos that left their table are
-            # retired when the whole of it was seen.
-            total.results.append(run(stage_of(batch), job, replace(context, progress=total.tick, is_part=True)))
-            report.report_batch(lake, batch)
-            seen.append(batch["id"])
-            dropped += before.height - (photos_in_lake(lake, before).height if before.height else 0)
-    lake.blobs.push(f"reports/{report.path.name}")
-    retired = retire(lake, dataset, pl.concat(seen) if seen else [])
+    before = photos_of(lake, dataset)["item_id"]
+    seen: list[pl.DataFrame] = []
+    for batch in item_batches(survey, dataset, settings, plan):
+        # A run sees one batch of one dataset: what it does not see must stay. Photos that left their table are
+        # retired when the whole of it was seen.
+        total.results.append(run(stage_of(batch), job, replace(context, progress=total.tick, is_part=True)))
+        seen.append(batch.select("row", id="source_id", item_id="id", good=pl.col("refusal").is_null()))
+    items = pl.concat(seen)
+    report = write_report(lake, dataset, items)
+    retire(lake, dataset, items["item_id"])
+    photos = photos_of(lake, dataset)
+    left = before.filter(~before.is_in(photos["item_id"].implode()))
+    dropped = int(left.is_in(items["item_id"].implode()).sum())
     return IngestResult(
         dataset=dataset,
         survey=survey,
         stage=total.result(),
-        refused=report.refused,
-        failed=report.failed,
-        noted=report.noted,
-        retired=retired,
+        report=report,
+        retired=len(left) - dropped,
         dropped=dropped,
-        photos=count_photos(lake, dataset),
-        report=report.path,
+        photos=photos.group_by("kind", "split").agg(photos=pl.len()).sort("kind", "split"),
     )
 
 

@@ -68,13 +68,14 @@ async def work(item: dict[str, Any], context: WorkerContext) -> Outcome:
     if item["refusal"] is not None:
         evidence = json.loads(item["refusal"])
         return Rejected(evidence.pop("reason"), evidence)
-    got = await _fetch(item["url"], context) if item["url"] else await asyncio.to_thread(_read, item["file"], context)
-    if isinstance(got, bytes):
-        # Decoding takes long enough to keep the other rows of this worker waiting. In few threads: each keeps some of
-        # the memory it once needed.
-        picture = await computing.run(prepare, got, item, context.job.settings.picture)
+    rules = context.job.settings.picture
+    if item["url"]:
+        got = await _fetch(item["url"], context)
     else:
-        picture = got
+        got = await asyncio.to_thread(context.folder.read, item["file"], int(rules.max_file_mb * 1e6))
+    # Decoding takes long enough to keep the other rows of this worker waiting. In few threads: each keeps some of the
+    # memory it once needed.
+    picture = await computing.run(prepare, got, item, rules) if isinstance(got, bytes) else got
     if isinstance(picture, Refusal):
         evidence = picture.evidence(item["row"])
         names = context.job.names
@@ -87,38 +88,32 @@ async def work(item: dict[str, Any], context: WorkerContext) -> Outcome:
     return Rejected(WITHDRAWN, {"why": why, "row": item["row"]}) if why else Kept({"images": [row]})
 
 
-def _read(name: str, context: WorkerContext) -> bytes | Refusal:
-    return context.folder.read(name, int(context.job.settings.picture.max_file_mb * 1e6))
-
-
 async def _fetch(url: str, context: WorkerContext) -> bytes | Refusal:
     try:
         return (await context.web.fetch(url)).body
     except ServiceError as error:
-        refusal = _refusal_of(error)
-        if refusal is None:
+        if error.retryable:
             raise
-        return refusal
+        return _refusal_of(error)
 
 
-def _refusal_of(error: ServiceError) -> Refusal | None:
-    """What an answer means for the row for good; None when asking later may help."""
-    if error.retryable:
-        return None
+def _refusal_of(error: ServiceError) -> Refusal:
+    """What an answer means for the row for good."""
     if isinstance(error, NotPublic):
         return Refusal("url_not_public", error.message)
-    status = error.status
+    status = error.status or 0
+    said = f"the host says {status}"
     if error.kind == "not_found":
-        return Refusal("url_not_found", f"the host says {status}")
+        return Refusal("url_not_found", said)
     if error.kind in ("auth", "expired", "banned"):
-        return Refusal("url_refused", f"the host says {status}")
-    if status is not None and 300 <= status < 400:
-        return Refusal("url_moved", f"the host says {status}, it is elsewhere now")
-    if status is not None and 200 <= status < 300:
+        return Refusal("url_refused", said)
+    if 300 <= status < 400:
+        return Refusal("url_moved", f"{said}, it is elsewhere now")
+    if 200 <= status < 300:
         return Refusal("not_an_image", error.message)
     if error.kind == "bad_response":
         return Refusal("too_big", error.message)  # the only answer that is cut off by us
-    return Refusal("url_bad_answer", f"the host says {status}" if status else error.message)
+    return Refusal("url_bad_answer", said if status else error.message)
 
 
 def image_row(item: dict[str, Any], picture: Photo, sha256: str, context: WorkerContext) -> dict[str, Any]:

@@ -11,17 +11,17 @@ from typing import Any
 import polars as pl
 
 from schemas.settings.ingest import IngestSettings
-from tasks.ingest.fields import FIELDS, STORED, read_degrees, row_id
 from tasks.ingest.layouts import LAYOUTS, YFCC4K, Layout
 from tasks.ingest.positions import Positions, country_numbers
 from tasks.ingest.recognise import benchmark_hint, check_columns, recognise
 from tasks.ingest.refusal import TableRefused
-from tasks.ingest.table import BATCH, Table, open_table
+from tasks.ingest.table import BATCH, FIELDS, STORED, Table, open_table, read_degrees, row_id
 from tasks.lake.ids import float_can_hold, long_ids, written_as_float
 from tasks.services.errors import safe_text
 
 ENOUGH_BAD = 3  # fewer bad rows are bad rows, not a bad table
 ENOUGH_LONG_IDS = 20  # by chance, 20 long ids are all a float's values once in a million tables
+_DEGREES = ["lat_deg", "lon_deg"]
 _NONE_REPEATED = pl.DataFrame(schema={"id_hash": pl.UInt64, "first": pl.Int64, "differs": pl.Boolean})
 
 
@@ -44,14 +44,17 @@ class Survey:
     def batches(self, size: int = BATCH, further: Mapping[str, str] | None = None) -> Iterator[pl.DataFrame]:
         """Every row, with a column for each of FIELDS, and those of `table.REFUSAL` for a row that cannot be read.
 
-        `further` names columns of the table beside those of the layout.
+        `source_id`, `lat_deg` and `lon_deg` are what is read of them. `further` names columns of the table beside those
+        of the layout.
         """
         self.check_unchanged()
         missing = [pl.lit(None, dtype=pl.String).alias(name) for name in FIELDS if name not in self.names]
+        own_id = row_id("id" in self.names, self.folder)
         for rows in self.table.batches({**self.names, **(further or {})}, size):
             mine = rows if self.chosen is None else rows.filter(pl.col("row").is_in(self.chosen.implode()))
             if mine.height or self.chosen is None:
-                yield mine.with_columns(missing)
+                degrees = {f"{name}_deg": read_degrees(name) for name in ("lat", "lon")}
+                yield mine.with_columns(missing).with_columns(own_id, **degrees)
         self.check_unchanged()
 
     def check_unchanged(self) -> None:
@@ -83,7 +86,7 @@ def survey_rows(path: Path, settings: IngestSettings) -> Survey:
     guesses += benchmark_hint(table, layout, settings, "split" in names)
     own = path.absolute() if table.format == "folder" else path.absolute().parent
     folder = Path(settings.images).expanduser().absolute() if settings.images else own
-    return _Count(Survey(table, layout, names, 0, (*table.notes, *guesses), folder, stamp), settings).done()
+    return _counted(Survey(table, layout, names, 0, (*table.notes, *guesses), folder, stamp), settings)
 
 
 @dataclass
@@ -97,90 +100,70 @@ class _Tally:
         self.count += rows.height
         self.first = self.first or next(rows.iter_rows(named=True), {})
 
+    def is_most(self, rows: int) -> bool:
+        return self.count >= ENOUGH_BAD and self.count * 2 > rows
 
-class _Count:
-    """What is counted over all rows, and what it says of the table."""
 
-    def __init__(self, start: Survey, settings: IngestSettings) -> None:
-        self._survey, self._settings = start, settings
-        self._rows = self._long = 0
-        self._unreadable, self._floats, self._rounded, self._not_numbers = _Tally(), _Tally(), _Tally(), _Tally()
-        self._positions = Positions()
-        self._ids: list[pl.DataFrame] = []  # row, and hashes of the id and the content
+def _counted(survey: Survey, settings: IngestSettings) -> Survey:
+    """The survey with the number of its rows and its repeated ids; TableRefused for what most of its rows have."""
+    total = long = 0
+    unreadable, floats, rounded, not_numbers, positions = _Tally(), _Tally(), _Tally(), _Tally(), Positions()
+    ids: list[pl.DataFrame] = []
+    has_ids, text = "id" in survey.names, pl.col("source_id")
+    stored = [name for name in STORED if has_ids or name != "path"]
+    for batch in survey.batches():
+        total += batch.height
+        unreadable.observe(batch.filter(pl.col("reason").is_not_null()))
+        rows = batch.filter(pl.col("reason").is_null())
+        named = rows.drop_nulls("source_id")
+        ids.append(named.select("row", id_hash=text.hash(), content=pl.struct(stored).hash()))
+        if has_ids and settings.check_ids:
+            floats.observe(named.filter(written_as_float(text)))
+            long_of_batch = long_ids(named["source_id"])
+            long += len(long_of_batch)
+            rounded.observe(named.filter(text.is_in([text for text in long_of_batch if float_can_hold(int(text))])))
+        not_numbers.observe(rows.drop_nulls(["lat", "lon"]).filter(pl.any_horizontal(pl.col(_DEGREES).is_null())))
+        placed = rows.drop_nulls(_DEGREES)
+        row, lat, lon = (placed[name].to_numpy() for name in ("row", *_DEGREES))
+        positions.observe(row, lat, lon, country_numbers(placed["country"]))
+    if total == 0:
+        raise TableRefused(f"{survey.table.path}: the file holds no rows")
+    if rounded.count < max(long, ENOUGH_LONG_IDS):
+        rounded = _Tally()
+    _refuse_most(survey, total, unreadable, floats if floats.is_most(total) else rounded, not_numbers)
+    if not settings.keep_lat_lon:
+        _refuse_exchanged(survey, positions, settings.swap_lat_lon)
+    several = pl.concat(ids).lazy().filter(pl.col("id_hash").is_duplicated())
+    repeated = several.group_by("id_hash").agg(first=pl.col("row").min(), differs=pl.col("content").n_unique() > 1)
+    return replace(survey, rows=total, repeated=repeated.collect())
 
-    def done(self) -> Survey:
-        for rows in self._survey.batches():
-            self._rows += rows.height
-            self._unreadable.observe(rows.filter(pl.col("reason").is_not_null()))
-            good = rows.filter(pl.col("reason").is_null())
-            self._count_ids(good)
-            self._count_positions(good)
-        self._judge()
-        return replace(self._survey, rows=self._rows, repeated=self._repeated())
 
-    def _count_ids(self, rows: pl.DataFrame) -> None:
-        has_ids, text = "id" in self._survey.names, pl.col("source_id")
-        rows = rows.with_columns(row_id(has_ids, self._survey.folder)).filter(text.is_not_null())
-        stored = [name for name in STORED if has_ids or name != "path"]
-        self._ids.append(rows.select("row", id_hash=text.hash(), content=pl.struct(stored).hash()))
-        if has_ids and self._settings.check_ids:
-            self._floats.observe(rows.filter(written_as_float(text)))
-            long = long_ids(rows["source_id"])
-            self._long += len(long)
-            rounded = [text for text in long if float_can_hold(int(text))]
-            self._rounded.observe(rows.filter(text.is_in(rounded)))
-
-    def _count_positions(self, rows: pl.DataFrame) -> None:
-        numbers = rows.drop_nulls(["lat", "lon"]).with_columns(lat_deg=read_degrees("lat"), lon_deg=read_degrees("lon"))
-        self._not_numbers.observe(numbers.filter(pl.any_horizontal(pl.col("lat_deg", "lon_deg").is_null())))
-        good = numbers.drop_nulls(["lat_deg", "lon_deg"])
-        row, lat, lon = (good[name].to_numpy() for name in ("row", "lat_deg", "lon_deg"))
-        self._positions.observe(row, lat, lon, country_numbers(good["country"]))
-
-    def _judge(self) -> None:
-        table, word = self._survey.table, self._survey.table.word
-        if self._rows == 0:
-            raise TableRefused(f"{table.path}: the file holds no rows")
-        if self._most(self._unreadable):
-            first = self._unreadable.first
-            raise TableRefused(
-                f"{table.path}: {self._unreadable.count:,} of {self._rows:,} rows cannot be read, the first in {word} "
-                f"{first['row']}: {first['problem']}; is it separated by {table.separator!r}?"
-            )
-        rounded = self._rounded if self._rounded.count == self._long >= ENOUGH_LONG_IDS else _Tally()
-        damaged = self._floats if self._most(self._floats) else rounded
-        if damaged.first:
-            raise TableRefused(
-                f"{table.path}: {damaged.count:,} of {self._rows:,} ids went through a float and lost digits "
-                f"(first: {word} {damaged.first['row']}, {damaged.first['source_id']}); export it again with ids as "
-                "text, or, if they are right, add --set ingest.check_ids=false"
-            )
-        if self._most(self._not_numbers) and table.format != "folder":  # whose photos are named one by one
-            first = self._not_numbers.first
-            name = "lat" if first["lat_deg"] is None else "lon"
-            shown = f"{self._survey.names[name]} {safe_text(first[name], limit=40)!r}"
-            raise TableRefused(
-                f"{table.path}: {self._not_numbers.count:,} of {self._rows:,} positions are not numbers of degrees "
-                f"(first: {word} {first['row']}, {shown}); write them with a decimal point, such as 48.8566"
-            )
-        self._judge_exchange(word)
-
-    def _most(self, tally: _Tally) -> bool:
-        return tally.count >= ENOUGH_BAD and tally.count * 2 > self._rows
-
-    def _judge_exchange(self, word: str) -> None:
-        why = None if self._settings.keep_lat_lon else self._positions.why_exchanged(word)
-        if why is None:
-            return
-        lat, lon = (self._survey.names[name] for name in ("lat", "lon"))
-        if self._settings.swap_lat_lon:
-            fix = "leave --swap-lat-lon away"
-        else:
-            fix = "add --swap-lat-lon, or --keep-lat-lon if they are right"
-        raise TableRefused(f"{self._survey.table.path}: columns {lat} and {lon} look exchanged: {why}; {fix}")
-
-    def _repeated(self) -> pl.DataFrame:
-        ids = pl.concat(self._ids).lazy().filter(pl.col("id_hash").is_duplicated())
-        return (
-            ids.group_by("id_hash").agg(first=pl.col("row").min(), differs=pl.col("content").n_unique() > 1).collect()
+def _refuse_most(survey: Survey, total: int, unreadable: _Tally, damaged: _Tally, not_numbers: _Tally) -> None:
+    table, word = survey.table, survey.table.word
+    if unreadable.is_most(total):
+        first = unreadable.first
+        raise TableRefused(
+            f"{table.path}: {unreadable.count:,} of {total:,} rows cannot be read, the first in {word} "
+            f"{first['row']}: {first['problem']}; is it separated by {table.separator!r}?"
         )
+    if damaged.first:
+        raise TableRefused(
+            f"{table.path}: {damaged.count:,} of {total:,} ids went through a float and lost digits "
+            f"(first: {word} {damaged.first['row']}, {damaged.first['source_id']}); export it again with ids as "
+            "text, or, if they are right, add --set ingest.check_ids=false"
+        )
+    if not_numbers.is_most(total) and table.format != "folder":  # whose photos are named one by one
+        first = not_numbers.first
+        name = "lat" if first["lat_deg"] is None else "lon"
+        shown = f"{survey.names[name]} {safe_text(first[name], limit=40)!r}"
+        raise TableRefused(
+            f"{table.path}: {not_numbers.count:,} of {total:,} positions are not numbers of degrees "
+            f"(first: {word} {first['row']}, {shown}); write them with a decimal point, such as 48.8566"
+        )
+
+
+def _refuse_exchanged(survey: Survey, positions: Positions, is_swapped: bool) -> None:
+    if why := positions.why_exchanged(survey.table.word):
+        lat, lon = (survey.names[name] for name in ("lat", "lon"))
+        fix = "leave --swap-lat-lon away" if is_swapped else "add --swap-lat-lon, or --keep-lat-lon if they are right"
+        raise TableRefused(f"{survey.table.path}: columns {lat} and {lon} look exchanged: {why}; {fix}")

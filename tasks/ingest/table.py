@@ -7,21 +7,20 @@ damaged cannot be mended. Python's csv and json modules are used because they te
 import csv
 import itertools
 import json
+import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import astuple, dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 import polars as pl
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from schemas.settings.ingest import IngestSettings
 from tasks.ingest.folder import COLUMNS, folder_rows
 from tasks.ingest.layouts import Layout
-from tasks.ingest.refusal import Refusal, TableRefused
+from tasks.ingest.refusal import REFUSAL, Refusal, TableRefused
 
 BATCH = 20_000  # rows
 FORMATS = {
@@ -30,7 +29,15 @@ FORMATS = {
 }
 # What pandas, spreadsheets and databases write for an empty cell. NA is not among them: it is Namibia.
 EMPTY = ("", "nan", "null", "none", "n/a", "#n/a", "<na>", "nat", "\\n")
-REFUSAL = ("reason", "problem", "column", "given")  # columns of a row that cannot be read
+
+# What rows of one id must agree in: all that is stored of them. `country` only helps to check.
+STORED = (
+    *("path", "url", "lat", "lon", "licence", "creator", "attribution", "captured_at", "compass_angle"),
+    *("split", "kind", "sequence"),
+)
+FIELDS = ("id", *STORED, "country")
+
+Records = Iterator[tuple[int, Sequence[str | None] | Refusal]]  # number of a row and its fields, or why it has none
 
 
 @dataclass(frozen=True)
@@ -42,55 +49,79 @@ class Table:
     columns: tuple[str, ...]
     encoding: str = "utf-8-sig"
     separator: str = ","
-    headless: bool = False
-    notes: tuple[str, ...] = field(default=())
-    found: tuple[pl.DataFrame, list[tuple[int, Refusal]]] | None = field(default=None, compare=False)
-    """Of a folder: its rows, read once, and those that are refused."""
+    header_line: int = 0  # of a CSV file; 0: it has no header
+    notes: tuple[str, ...] = ()
+    photos: pl.DataFrame = field(default_factory=pl.DataFrame, compare=False)  # of a folder: its rows, read once
 
     @property
     def word(self) -> str:
         """How a row is counted: as an editor does, as a database does, or by the pictures of a folder."""
         return {"parquet": "row", "folder": "picture"}.get(self.format, "line")
 
+    @property
+    def headless(self) -> bool:
+        """Whether its columns are known by their number."""
+        return self.format == "tsv" and not self.header_line
+
     def batches(self, names: Mapping[str, str], size: int = BATCH) -> Iterator[pl.DataFrame]:
         """Every row in order: its number `row`, and for each field of `names` (field -> column) its text or null.
 
         A row that cannot be read has the columns of REFUSAL filled instead.
         """
-        readers = {"parquet": _parquet_batches, "jsonl": _json_batches, "folder": _folder_batches}
+        readers = {"parquet": _parquet_batches, "folder": _folder_batches}
+        text = pl.col(list(names)).str.strip_chars()
+        cells = pl.when(~text.str.to_lowercase().is_in(EMPTY)).then(text)
         try:
-            for good, bad in readers.get(self.format, _csv_batches)(self, names, size):
-                yield _frame(good, bad, list(names))
+            for rows in readers.get(self.format, _text_batches)(self, names, size):
+                missing = [pl.lit(None, pl.String).alias(name) for name in REFUSAL if name not in rows.columns]
+                yield rows.with_columns(cells, *missing)
         except UnicodeError as error:
             raise _wrong_encoding(self, error) from error
 
 
-Bad = list[tuple[int, Refusal]]
-Batch = tuple[pl.DataFrame, Bad]  # rows that can be read, and the others
-Records = Iterator[tuple[int, list[str | None] | Refusal]]  # number of a row and its fields, or why it has none
+def read_degrees(name: str) -> pl.Expr:
+    """A field as a finite number; null where it is not one."""
+    value = pl.col(name).cast(pl.Float64, strict=False)
+    return pl.when(value.is_finite()).then(value)
 
 
-def _frame(good: pl.DataFrame, bad: Bad, fields: list[str]) -> pl.DataFrame:
-    text = pl.col(fields).str.strip_chars()
-    good = good.select("row", pl.when(~text.str.to_lowercase().is_in(EMPTY)).then(text))
-    rows = [(number, refusal.reason, refusal.problem, refusal.column, refusal.given) for number, refusal in bad]
-    schema = {"row": pl.Int64, **dict.fromkeys(REFUSAL, pl.String)}
-    return pl.concat([good, pl.DataFrame(rows, schema, orient="row")], how="diagonal").sort("row")
+def row_id(has_ids: bool, folder: Path) -> pl.Expr:
+    """The row's own id; its path where the table has no ids, relative to the picture folder where it lies in it.
+
+    In Unicode's composed form; files made on a Mac often have the other one.
+    """
+    root = f"{os.path.normpath(folder)}/"
+
+    def shorten(path: str) -> str:
+        return os.path.normpath(path.replace("\\", "/")).removeprefix(root)
+
+    text = pl.col("id" if has_ids else "path").str.normalize("NFC")
+    return (text if has_ids else text.map_elements(shorten, pl.String)).alias("source_id")
 
 
-def _record_batches(records: Records, fields: Sequence[str], size: int) -> Iterator[Batch]:
-    schema = {"row": pl.Int64, **dict.fromkeys(fields, pl.String)}
-    while batch := list(itertools.islice(records, size)):
-        good = [(number, *values) for number, values in batch if not isinstance(values, Refusal)]
-        bad = [(number, values) for number, values in batch if isinstance(values, Refusal)]
-        yield pl.DataFrame(good, schema, orient="row"), bad
+def _text_batches(table: Table, names: Mapping[str, str], size: int) -> Iterator[pl.DataFrame]:
+    schema = {"row": pl.Int64, **dict.fromkeys([*names, *REFUSAL], pl.String)}
+    read = _json_records if table.format == "jsonl" else _csv_records
+    no_fields, no_refusal = (None,) * len(names), (None,) * len(REFUSAL)
+    rows = (
+        (number, *no_fields, *astuple(record)) if isinstance(record, Refusal) else (number, *record, *no_refusal)
+        for number, record in read(table, list(names.values()))
+    )
+    while batch := list(itertools.islice(rows, size)):
+        yield pl.DataFrame(batch, schema, orient="row")
+
+
+def _folder_batches(table: Table, names: Mapping[str, str], size: int) -> Iterator[pl.DataFrame]:
+    columns = [pl.col(column).alias(name) for name, column in names.items()]
+    for rows in table.photos.iter_slices(size):
+        yield rows.select("row", *columns, *REFUSAL)
 
 
 def open_table(path: Path, encoding: str | None = None, layout: Layout | None = None) -> Table:
     """The table at a path with its columns; TableRefused for any other file. `layout` may know columns by number."""
     if path.is_dir():
-        rows, bad, notes = folder_rows(path)
-        return Table(path, "folder", COLUMNS, notes=notes, found=(rows, bad))
+        photos, notes = folder_rows(path)
+        return Table(path, "folder", COLUMNS, notes=notes, photos=photos)
     kind = FORMATS.get(path.suffix.casefold())
     if kind is None:
         raise TableRefused(
@@ -124,85 +155,58 @@ def _wrong_encoding(table: Table, error: UnicodeError) -> TableRefused:
     )
 
 
-def _folder_batches(table: Table, names: Mapping[str, str], size: int) -> Iterator[Batch]:
-    rows, bad = table.found or folder_rows(table.path)[:2]
-    columns = [pl.col(column).alias(name) for name, column in names.items()]
-    for first in range(1, rows.height + len(bad) + 1, size):
-        numbers = range(first, first + size)
-        yield (
-            rows.filter(pl.col("row").is_between(first, first + size - 1)).select("row", *columns),
-            [(number, refusal) for number, refusal in bad if number in numbers],
-        )
-
-
 # CSV and TSV -------------------------------------------------------------------------------------------------
 
 
 def _open_csv(table: Table, layout: Layout | None) -> Table:
     with table.path.open(encoding=table.encoding, newline="") as file:
-        first = next((line for line in file if line.strip()), "").rstrip("\r\n")
+        number, first = next(((number, line) for number, line in enumerate(file, 1) if line.strip()), (0, ""))
     if not first:
         raise TableRefused(f"{table.path}: the file is empty")
     if table.separator not in first and (separator := max("\t;,|", key=first.count)) in first:
         note = f"fields are separated by {'tabs' if separator == chr(9) else repr(separator)}"
         table = replace(table, separator=separator, notes=(note,))
-    fields = first.split("\t")
+    fields = first.rstrip("\r\n").split("\t")
     if layout is not None and len(fields) in layout.headless and fields[1].isdigit():
-        return replace(table, format="tsv", columns=layout.headless[len(fields)], headless=True)
-    number, header = next(_csv_records(table), (1, Refusal("unreadable_row", "there are none")))
-    if isinstance(header, Refusal):
-        raise TableRefused(f"{table.path}: line {number}, the column names: {header.problem}")
-    return _with_columns(table, [" ".join((name or "").split()) for name in header])
+        return replace(table, format="tsv", separator="\t", columns=layout.headless[len(fields)])
+    try:
+        header = next(csv.reader([first], delimiter=table.separator, strict=True))
+    except csv.Error as error:
+        raise TableRefused(f"{table.path}: line {number}, the column names: {error}") from error
+    return replace(_with_columns(table, [" ".join(name.split()) for name in header]), header_line=number)
 
 
-def _csv_records(table: Table) -> Records:
-    """Every row that is not blank, the header among them, with the number of its first line."""
-    width = len(table.columns)
+def _csv_records(table: Table, columns: Sequence[str]) -> Records:
+    """Every row below the header that is not blank, with the number of its first line."""
+    width, places = len(table.columns), [table.columns.index(column) for column in columns]
     with table.path.open(encoding=table.encoding, newline="") as file:
-        no_quotes: dict[str, Any] = {"quoting": csv.QUOTE_NONE} if table.headless else {}
-        lines: list[str] = []  # of the row that is read
-
-        def read_lines() -> Iterator[str]:
-            for line in file:
-                lines.append(line)
-                yield line
-
-        reader = csv.reader(read_lines(), delimiter=table.separator, strict=True, **no_quotes)
+        reader = csv.reader(file, delimiter=table.separator, strict=True, quotechar=None if table.headless else '"')
         while True:
             number, fields, problem = reader.line_num + 1, list[str](), ""
-            lines.clear()
             try:
                 fields = next(reader)
             except StopIteration:
                 return
             except csv.Error as error:
                 problem = f"not readable as fields by {table.separator!r}: {error}"
-            if fields and width and len(fields) != width:
+            if number <= table.header_line:
+                continue
+            if fields and len(fields) != width:
                 problem = f"{len(fields)} fields, the header has {width}"
             # A quote left open may close in a later row: both are rows, read as one of the right width.
-            swallowed = (next(csv.reader([line], delimiter=table.separator)) for line in lines[1:])
-            if lines and lines[0].count(table.separator) + 1 >= width > 1 and width in map(len, swallowed):
+            broken = [field for field in fields if "\n" in field] if width > 1 else []
+            if any(field.count(table.separator) == field.count("\n") * (width - 1) for field in broken):
                 problem = problem or "though a later line has all fields of a row"
             if not problem:
                 if any(map(str.strip, fields)):
-                    yield number, [*fields]
-                continue
-            if reader.line_num > number:  # it would swallow rows without a trace
+                    yield number, [fields[place] for place in places]
+            elif reader.line_num > number:  # it would swallow rows without a trace
                 raise TableRefused(
                     f"{table.path}: lines {number} to {reader.line_num} are read as one row ({problem}); close "
                     f"the quote in line {number}, or write it twice"
                 )
-            yield number, Refusal("ragged_row" if fields else "unreadable_row", problem, given=", ".join(fields))
-
-
-def _csv_batches(table: Table, names: Mapping[str, str], size: int) -> Iterator[Batch]:
-    places = [table.columns.index(column) for column in names.values()]
-    rows = itertools.islice(_csv_records(table), 0 if table.headless else 1, None)
-    picked = (
-        (number, fields if isinstance(fields, Refusal) else [fields[place] for place in places])
-        for number, fields in rows
-    )
-    yield from _record_batches(picked, list(names), size)
+            else:
+                yield number, Refusal("ragged_row" if fields else "unreadable_row", problem, given=", ".join(fields))
 
 
 # JSON lines --------------------------------------------------------------------------------------------------
@@ -239,12 +243,9 @@ def _json_objects(table: Table) -> Iterator[tuple[int, dict[str, object] | Refus
             yield number, row if is_row else Refusal("unreadable_row", "not an object with fields", given=line)
 
 
-def _json_batches(table: Table, names: Mapping[str, str], size: int) -> Iterator[Batch]:
-    picked = (
-        (number, row if isinstance(row, Refusal) else _json_texts(row, names.values()))
-        for number, row in _json_objects(table)
-    )
-    yield from _record_batches(picked, list(names), size)
+def _json_records(table: Table, columns: Sequence[str]) -> Records:
+    for number, row in _json_objects(table):
+        yield number, row if isinstance(row, Refusal) else _json_texts(row, columns)
 
 
 def _json_texts(row: Mapping[str, object], columns: Iterable[str]) -> list[str | None] | Refusal:
@@ -291,16 +292,19 @@ def check_parquet(path: Path, names: Mapping[str, str], settings: IngestSettings
             raise TableRefused(f"{path}: column {column} holds {str(kind)[:60]}; store it as text or a number")
 
 
-def _parquet_batches(table: Table, names: Mapping[str, str], size: int) -> Iterator[Batch]:
+def _parquet_batches(table: Table, names: Mapping[str, str], size: int) -> Iterator[pl.DataFrame]:
     """PyArrow reads it batch by batch, and its casts give every type the text that it is written with."""
     done = 0
+    columns = list(dict.fromkeys(names.values()))
+    texts = pa.schema([(column, pa.large_string()) for column in columns])
+    fields = [pl.col(column).alias(name) for name, column in names.items()]
     try:
         with pq.ParquetFile(table.path) as file:
-            for batch in file.iter_batches(batch_size=size, columns=list(dict.fromkeys(names.values()))):
+            for batch in file.iter_batches(batch_size=size, columns=columns):
                 batch.validate(full=True)
-                texts = {name: pc.cast(batch.column(column), pa.large_string()) for name, column in names.items()}
-                rows = {name: pl.Series(text, dtype=pl.String) for name, text in texts.items()}
-                yield pl.DataFrame({"row": range(done + 1, done + batch.num_rows + 1), **rows}), []
+                rows = pl.DataFrame(batch.select(columns).cast(texts))
+                number = pl.int_range(done + 1, done + batch.num_rows + 1).alias("row")
+                yield rows.select(number, *fields)
                 done += batch.num_rows
     except (pa.ArrowException, OSError) as error:
         raise TableRefused(f"{table.path}: cannot be read after row {done:,}: {_first_line(error)}") from error

@@ -24,9 +24,8 @@ from tasks.imaging.panorama import xmp_of, xmp_value
 _EXIF_IFD, _GPS_IFD = 0x8769, 0x8825
 _ORIENTATION, _DATETIME, _OFFSET, _WIDTH, _HEIGHT = 0x0112, 0x9003, 0x9011, 0xA002, 0xA003
 MOST_FROM_UTC = timedelta(hours=15)  # zones reach from -12 to +14 hours
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _NUMBER = re.compile(r"\d{9,10}(?:\.\d+)?|\d{12,13}(?:\.\d+)?")
-_CAMERA = re.compile(r"(\d{4}):(\d{2}):(\d{2})(.*)")
+_CAMERA = re.compile(r"^(\d{4}):(\d{2}):(\d{2})")
 
 # What is wrong with a photo's metadata is our business; Pillow would tell the terminal, once a tag.
 warnings.filterwarnings("ignore", category=UserWarning, module=r"PIL\.TiffImagePlugin")
@@ -179,11 +178,9 @@ def read_time(text: str) -> datetime | None:
     try:
         if _NUMBER.fullmatch(text):
             number = float(text)
-            moment = _EPOCH + timedelta(seconds=number / 1000 if number > 1e11 else number)
+            moment = datetime.fromtimestamp(number / 1000 if number > 1e11 else number, UTC)
         else:
-            camera = _CAMERA.fullmatch(text)
-            iso = f"{camera[1]}-{camera[2]}-{camera[3]}{camera[4]}" if camera else text
-            moment = datetime.fromisoformat(iso)
+            moment = datetime.fromisoformat(_CAMERA.sub(r"\1-\2-\3", text))
         moment = moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
     except (ValueError, OverflowError):
         return None

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tasks.geo.atlas import outlines
-from tasks.geo.boundaries import country_codes
+from tasks.geo.boundaries import country_codes, country_of_label
 from tasks.geo.cell_split import CELL_COLUMNS, CELL_ROWS
 
 Ints = NDArray[np.int64]
@@ -36,13 +36,12 @@ class Islets:
 def islets() -> Islets:
     """The boxes of the embedded atlas."""
     shape = outlines()
-    number = {code: i for i, code in enumerate(country_codes())}
-    country = np.array([number[code] for code in shape.country])[shape.ring_region]
+    country = country_of_label()[1 + shape.ring_region]
     sides = [part.reduceat(of, shape.start[:-1]) for part in (np.minimum, np.maximum) for of in (shape.lat, shape.lon)]
     outer = np.flatnonzero(shape.ring_outer)
     outer = outer[np.argsort(country[outer], kind="stable")]
     south, west, north, east = (side[outer] for side in sides)
-    return Islets(np.searchsorted(country[outer], np.arange(len(number) + 1)), south, west, north, east)
+    return Islets(np.searchsorted(country[outer], np.arange(len(country_codes()) + 1)), south, west, north, east)
 
 
 Lines = tuple[Floats, Floats, Floats, Floats]  # x and y of the begin, x and y of the end
@@ -56,14 +55,13 @@ Lines = tuple[Floats, Floats, Floats, Floats]  # x and y of the begin, x and y o
 def land_share(country: Ints, cell: Ints) -> Floats:
     """For each country number and cell the share of the cell, in square degrees, that is the country's land."""
     shape = outlines()
-    number = {code: i for i, code in enumerate(country_codes())}
-    of_ring = np.array([number[code] for code in shape.country])[shape.ring_region]
+    of_ring = country_of_label()[1 + shape.ring_region]
     of_point = np.repeat(of_ring, np.diff(shape.start))
     last = np.zeros(len(shape.lat), dtype=bool)
     last[shape.start[1:] - 1] = True  # from a ring's last corner no line leads to the next ring
     begin = np.flatnonzero(~last)
     begin = begin[np.argsort(of_point[begin], kind="stable")]
-    first = np.searchsorted(of_point[begin], np.arange(len(number) + 1))
+    first = np.searchsorted(of_point[begin], np.arange(len(country_codes()) + 1))
     x, y = shape.lon + 180, shape.lat + 90
     share = np.zeros(len(cell))
     for one in np.unique(country).tolist():

@@ -65,8 +65,7 @@ def read_published(lake: Lake, snapshot_id: str) -> Published:
         raise GeofixError(f"snapshot {row['snapshot_id']} is {decision_text(row)}: only approved ones are published")
     inputs = Inputs(lake, (versions := json.loads(row["table_versions_json"])), Snapshot(row["snapshot_id"], versions))
     labels, images = inputs.frame("labels"), inputs.frame("images")
-    have = [name for name in FROM_LABELS if name in labels.columns]
-    rows = labels.select(have).join(images.select("image_id", *FROM_IMAGES), on="image_id", how="left")
+    rows = labels.select(FROM_LABELS).join(images.select("image_id", *FROM_IMAGES), on="image_id", how="left")
     bare = rows.filter(pl.any_horizontal(pl.col("licence", "attribution", "sha256").is_null()))
     if bare.height:
         raise GeofixError(

@@ -121,10 +121,7 @@ def store_marks(lake: Lake, file: MarkFile, reviewer: str) -> Imported:
             outcome = "marked twice in the file" if made["mark_id"] in rows else ""
             rows[made["mark_id"]] = made
         outcomes.append(outcome)
-    if rows:
-        commit = Commit(new_run_id("marks"), 1, stage=STAGE_NAME, code_version=code_version())
-        written = [{**made, "run_id": commit.run_id, "written_at": datetime.now(UTC)} for made in rows.values()]
-        lake.upsert("marks", written, commit)
+    _store(lake, "marks", STAGE_NAME, list(rows.values()))
     noted = store_notes(lake, file.notes, known, row["snapshot_id"], reviewer.strip())
     now = Source(lake, row, source.settings)
     refused = Counter(filter(None, (*outcomes, *noted)))
@@ -153,11 +150,15 @@ def store_notes(
             "made_from": digest(note_id, text, note.licence),
             "noted_at": note.noted_at if note.noted_at.tzinfo else note.noted_at.replace(tzinfo=UTC),
         }
-    if rows:
-        commit = Commit(new_run_id("notes"), 1, stage=NOTES_STAGE, code_version=code_version())
-        written = [{**made, "run_id": commit.run_id, "written_at": datetime.now(UTC)} for made in rows.values()]
-        lake.upsert("notes", written, commit)
+    _store(lake, "notes", NOTES_STAGE, list(rows.values()))
     return tuple(outcomes)
+
+
+def _store(lake: Lake, table: str, stage: str, rows: list[dict[str, Any]]) -> None:
+    if rows:
+        commit = Commit(new_run_id(table), 1, stage=stage, code_version=code_version())
+        written = [{**made, "run_id": commit.run_id, "written_at": datetime.now(UTC)} for made in rows]
+        lake.upsert(table, written, commit)
 
 
 def _row(mark: Mark, snapshot_id: str, reviewer: str, sampled: bool) -> dict[str, Any]:

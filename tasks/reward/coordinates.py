@@ -6,7 +6,7 @@ What is found is a list of candidates; which of them is the answer, if any, is d
 import math
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice, pairwise
 from typing import Literal
 
@@ -110,7 +110,7 @@ def find_angles(text: str) -> Iterator[Angle]:
         if angle is None:
             continue
         if angle.start <= doubtful < angle.end:
-            angle = _with(angle, "ambiguous")
+            angle = replace(angle, wrong="ambiguous")
         yield angle
         doubtful = max(doubtful, second)
 
@@ -173,10 +173,6 @@ def _compass(word: str) -> str:
     if lower.startswith(("oes", "oue", "ove", "west")):
         return "W"
     return "N" if lower.startswith("n") else "S" if lower.startswith("s") else "E"
-
-
-def _with(angle: Angle, wrong: str) -> Angle:
-    return Angle(angle.start, angle.end, angle.degrees, angle.letter, angle.decimals, angle.marked, wrong)
 
 
 Point = tuple[float, float]
@@ -302,7 +298,8 @@ def point_candidates(text: str, tagged: bool) -> list[Candidate]:
         for form in _IN_LINK:
             inside = form.search(match[0])
             if inside is not None:
-                candidates.append(Candidate(_link_point(inside), match.start(), True))
+                point = as_point(check_degrees(float(inside[1]), "lat"), check_degrees(float(inside[2]), "lon"))
+                candidates.append(Candidate(point, match.start(), True))
                 break
         return " " * len(match[0])
 
@@ -428,10 +425,6 @@ def _pair(first: Angle, second: Angle, swapped: bool) -> Point | str:
     return as_point(lat.on("lat"), lon.on("lon"))
 
 
-def _link_point(inside: re.Match[str]) -> Point | str:
-    return as_point(check_degrees(float(inside[1]), "lat"), check_degrees(float(inside[2]), "lon"))
-
-
 def as_point(lat: float | str, lon: float | str) -> Point | str:
     """The point of two coordinates, or the first reason why one of them is none."""
     if isinstance(lat, str):
@@ -453,7 +446,8 @@ def _tables(text: str) -> list[tuple[int, Point | str]]:
             mark, width, lat, lon = columns
             cells = [cell.strip() for cell in line.strip().strip("|").split(mark)]
             if len(cells) == width and any(cell.strip("-: ") for cell in cells):
-                points.append((position, _cell_point(cells[lat], cells[lon])))
+                point = as_point(read_coordinate(cells[lat], "lat"), read_coordinate(cells[lon], "lon"))
+                points.append((position, point))
             elif not set(line.strip()) <= set("|-: \t"):
                 columns = None
         columns = columns or _head(line)
@@ -469,7 +463,3 @@ def _head(line: str) -> tuple[str, int, int, int] | None:
             if fields.count("lat") == fields.count("lon") == 1:
                 return mark, len(fields), fields.index("lat"), fields.index("lon")
     return None
-
-
-def _cell_point(lat: str, lon: str) -> Point | str:
-    return as_point(read_coordinate(lat, "lat"), read_coordinate(lon, "lon"))

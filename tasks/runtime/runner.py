@@ -18,7 +18,7 @@ import inspect
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import polars as pl
 
@@ -47,9 +47,6 @@ from tasks.runtime.stage import (
     services_asked,
 )
 from tasks.services.limits import Pauses
-
-if TYPE_CHECKING:
-    from tasks.runtime.on_ray.pool import WorkerDied
 
 __all__ = [
     "ColumnStage",
@@ -205,7 +202,10 @@ def _run_items(
         commit_rest.callback(calls.commit)
     try:
         for result in results:
-            fatal = batch.add(result if isinstance(result, ChunkResult) else _died(result))
+            if not isinstance(result, ChunkResult):
+                died = [Failure(item, "worker_died", result.message) for item in result.chunk["id"]]
+                result = ChunkResult(failed=died)  # of a worker that ended without an answer
+            fatal = batch.add(result)
             if fatal:
                 break
     except BaseException:
@@ -327,7 +327,3 @@ def _saved(counts: Tick) -> str:
         return ""
     left = counts.todo - counts.kept - counts.rejected
     return f" (so far {counts.kept:,} kept and {counts.rejected:,} rejected are saved, {left:,} are left)"
-
-
-def _died(died: "WorkerDied") -> ChunkResult:
-    return ChunkResult(failed=[Failure(item, "worker_died", died.message) for item in died.chunk["id"]])

@@ -228,10 +228,7 @@ class OpenCageGeocoder(ServiceClient):
         """The places a name may mean, best first; none is an empty list."""
         params = {"q": query, "key": "".join(self._http.secrets), "limit": limit, "language": "en", "no_annotations": 1}
         value, response = await self._http.request_json("GET", "/geocode/v1/json", params=params)
-        rows = value.get("results") if isinstance(value, dict) else None
-        if not isinstance(rows, list):
-            raise self._http.bad_response("no list under 'results'", response)
-        candidates = [self._candidate(row) for row in rows]
+        candidates = [self._candidate(row) for row in self._http.list_under(value, "results", response)]
         return [candidate for candidate in candidates if candidate is not None]
 
     async def reverse(self, lat: float, lon: float, zoom: int = 18) -> Address | None:
@@ -265,9 +262,7 @@ class PhotonGeocoder(ServiceClient):
 
     async def _asked(self, path: str, params: dict[str, str | int]) -> list[GeocodeCandidate]:
         value, response = await self._http.request_json("GET", path, params=params)
-        rows = value.get("features") if isinstance(value, dict) else None
-        if not isinstance(rows, list):
-            raise self._http.bad_response("no list under 'features'", response)
+        rows = self._http.list_under(value, "features", response)
         candidates = [self._candidate(row, place) for place, row in enumerate(rows)]
         return [candidate for candidate in candidates if candidate is not None]
 

@@ -205,6 +205,13 @@ class HttpClient:
         message = f"{safe_text(what, self.secrets)}: {response.url}"
         return ServiceError(self.service, "bad_response", message, status=response.status, retryable=retryable)
 
+    def list_under(self, value: Any, name: str, response: HttpResponse) -> list[Any]:
+        """The list that an answer has under a name; an answer without one breaks the protocol."""
+        rows = value.get(name) if isinstance(value, dict) else None
+        if not isinstance(rows, list):
+            raise self.bad_response(f"no list under '{name}'", response)
+        return rows
+
     async def close(self) -> None:
         """Close the connections of the running loop, unless other clients use them."""
         await self.transport.close()

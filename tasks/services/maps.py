@@ -90,9 +90,7 @@ class Maps(ServiceClient):
         trouble = self._trouble(value, response)
         if trouble is not None:
             raise trouble
-        rows = value.get(name)
-        if not isinstance(rows, list):
-            raise self._http.bad_response(f"no list under '{name}'", response)
+        rows = self._http.list_under(value, name, response)
         return [poi for row in rows if (poi := _poi(row)) is not None][:limit]
 
     def _trouble(self, value: Any, response: HttpResponse) -> ServiceError | None:

@@ -50,10 +50,6 @@ class Tile:
         return to_geographic(x, y, self.zone, self.south)
 
 
-def _band(lat: float) -> str:
-    return _BANDS[min(19, max(0, int((lat + 80) // 8)))]
-
-
 def _zone_range(zone: int, band: str) -> tuple[float, float]:
     """West and east of a zone in a band; southern Norway and Svalbard are divided otherwise."""
     odd = {(31, "V"): (0, 3), (32, "V"): (3, 12), (31, "X"): (0, 9), (33, "X"): (9, 21), (35, "X"): (21, 33),
@@ -90,7 +86,7 @@ def zone_tiles(zone: int, south: bool) -> dict[str, Tile]:
         square_lat = float(lat[k, 4])
         if (square_lat < 0) is not south or not SOUTHERNMOST_DEG <= square_lat <= NORTHERNMOST_DEG:
             continue
-        band = _band(square_lat)
+        band = _BANDS[min(19, max(0, int((square_lat + 80) // 8)))]
         west, east = _zone_range(zone, band)
         if lon[k].max() <= west or lon[k].min() >= east:
             continue

@@ -114,10 +114,8 @@ def draw_each(seed: int, salt: str, x: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 
 def _table(seed: int, salt: str, x0: int, y0: int, wide: int, tall: int) -> np.ndarray:
-    numbers = (np.arange(x0, x0 + wide, dtype=np.int64)[None] << 28) ^ (
-        np.arange(y0, y0 + tall, dtype=np.int64)[:, None] + (1 << 27)
-    )
-    return fractions(key_of(seed, salt) & 0xFFFFFFFF, numbers).astype(np.float32)
+    columns, rows = np.arange(x0, x0 + wide, dtype=np.int64), np.arange(y0, y0 + tall, dtype=np.int64)
+    return draw_each(seed, salt, columns[None], rows[:, None])
 
 
 def noise(seed: int, salt: str, x: np.ndarray, y: np.ndarray, cell_m: float) -> np.ndarray:

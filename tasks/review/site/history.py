@@ -12,9 +12,8 @@ from typing import Any
 
 import polars as pl
 
-from schemas.tables import TABLES
 from tasks.review.site.page import Source
-from tasks.review.site.words import day, distance, evidence, meaning, moment, place_name
+from tasks.review.site.words import day, distance, evidence, meaning, moment, passes, place_name
 
 Step = dict[str, Any]  # title, text, and perhaps facts (name, value), tone, link, when
 Told = Iterator[tuple[str, Step]]
@@ -79,8 +78,6 @@ def rechecked(source: Source) -> Told:
 
 def measured(source: Source) -> Told:
     """What its pixels measure, where curation measures them."""
-    if "quality" not in TABLES:
-        return
     shares = ("blur", "brightness", "contrast", "dark_share", "bright_share", "sky_share", "road_share", "blockiness")
     for row in source.read("quality").to_dicts():
         facts = [[name.replace("_", " "), f"{row[name]:.3g}"] for name in shares if row.get(name) is not None]
@@ -90,8 +87,6 @@ def measured(source: Source) -> Told:
 
 def placed(source: Source) -> Told:
     """Where base models place it without tools, which makes it easy or hard."""
-    if "tiers" not in TABLES:
-        return
     for row in source.read("tiers").to_dicts():
         result = (
             f"could not be read ({row['parse_error']})" if row["parse_error"] else f"{distance(row['error_km'])} off"
@@ -179,12 +174,8 @@ def solved(source: Source) -> Told:
 def tried(source: Source) -> Told:
     """How hard it is for a policy."""
     for row in source.read("regimes").to_dicts():
-        passes = ", ".join(
-            f"{count} of {row['k']} within {km:g} km"
-            for km, count in zip(row["threshold_km"] or (), row["passes"] or (), strict=False)
-        )
         phase = f"phase {row['phase']} of the curriculum" if row["phase"] else "not used for GRPO"
-        yield row["image_id"], step("Tried by a policy", f"{row['policy']}: {passes}; {phase}.", link="difficulty")
+        yield row["image_id"], step("Tried by a policy", f"{row['policy']}: {passes(row)}; {phase}.", link="difficulty")
 
 
 def trained(source: Source) -> Told:
@@ -224,11 +215,10 @@ STEPS: tuple[Callable[[Source], Told], ...] = (
     planned, fetched, rechecked, measured, judged, placed, rejected, labelled, marked, noted, viewed, solved, tried,
     trained, answered,
 )  # fmt: skip
-_READS = (
+READS = (
     "places", "images", "checks", "quality", "tiers", "judgements", "rejects", "labels", "marks", "notes", "views",
     "trajectories", "regimes", "samples", "models", "predictions", "duplicates",
 )  # fmt: skip
-READS = tuple(name for name in _READS if name in TABLES)
 
 
 def histories(source: Source) -> dict[str, list[Step]]:

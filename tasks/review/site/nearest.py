@@ -5,7 +5,7 @@ import polars as pl
 from numpy.typing import NDArray
 from scipy.spatial import cKDTree
 
-from tasks.geo.distance import distance_km
+from tasks.geo.distance import distance_km, on_sphere
 
 Vectors = NDArray[np.float64]
 
@@ -13,11 +13,6 @@ Vectors = NDArray[np.float64]
 def located(rows: pl.DataFrame) -> pl.DataFrame:
     """Rows that have a point on Earth."""
     return rows.filter(pl.col("lat").is_between(-90, 90) & pl.col("lon").is_between(-180, 180))
-
-
-def unit_vectors(rows: pl.DataFrame) -> Vectors:
-    lat, lon = (np.radians(rows[name].to_numpy().astype(np.float64)) for name in ("lat", "lon"))
-    return np.column_stack([np.cos(lat) * np.cos(lon), np.cos(lat) * np.sin(lon), np.sin(lat)])
 
 
 def nearest(rows: pl.DataFrame, among: pl.DataFrame, count: int) -> tuple[NDArray[np.int64], Vectors]:
@@ -28,8 +23,9 @@ def nearest(rows: pl.DataFrame, among: pl.DataFrame, count: int) -> tuple[NDArra
     count = min(count, among.height)
     if not rows.height or not count:
         return np.empty((rows.height, 0), np.int64), np.empty((rows.height, 0))
-    _, indices = cKDTree(unit_vectors(among)).query(unit_vectors(rows), k=count)
-    indices = np.asarray(indices, np.int64).reshape(rows.height, count)
     lats, lons = among["lat"].to_numpy(), among["lon"].to_numpy()
-    km = distance_km(rows["lat"].to_numpy()[:, None], rows["lon"].to_numpy()[:, None], lats[indices], lons[indices])
+    lat, lon = rows["lat"].to_numpy(), rows["lon"].to_numpy()
+    _, indices = cKDTree(on_sphere(lats, lons)).query(on_sphere(lat, lon), k=count)
+    indices = np.asarray(indices, np.int64).reshape(rows.height, count)
+    km = distance_km(lat[:, None], lon[:, None], lats[indices], lons[indices])
     return indices, np.asarray(km)

@@ -26,8 +26,7 @@ def _picture_rows(source: Source) -> pl.DataFrame:
     rejects = source.read("rejects").join(images.select("image_id"), left_on="item_id", right_on="image_id", how="semi")
     refused = rejects.sort("written_at").group_by("item_id", maintain_order=True).last()
     judged = source.read("judgements")
-    score = pl.col("score") if "score" in judged.columns else pl.lit(None, pl.Float64)
-    verdicts = judged.select("image_id", "scenes_json", judge_score=score, judge_said="reason").unique(
+    verdicts = judged.select("image_id", "scenes_json", judge_score="score", judge_said="reason").unique(
         "image_id", keep="last", maintain_order=True
     )
     of_label = labels.select(

@@ -1,7 +1,7 @@
 """The precision of the labels, from people's marks on a random sample, with its exact interval."""
 
-import hashlib
 from dataclasses import dataclass
+from hashlib import sha256
 
 import polars as pl
 
@@ -66,9 +66,6 @@ def precision_of(source: Source) -> Precision | None:
 
 def sampled_ids(source: Source) -> list[str]:
     """Image ids drawn at random from the kept pictures; which ones follows from the snapshot's id alone."""
-    kept = sorted(source.read("labels")["image_id"], key=lambda image_id: _lot(source.snapshot_id, image_id))
+    salt = f"sample {source.snapshot_id} "
+    kept = sorted(source.read("labels")["image_id"], key=lambda name: sha256((salt + name).encode()).hexdigest())
     return kept[: source.settings.sample]
-
-
-def _lot(snapshot_id: str, image_id: str) -> str:
-    return hashlib.sha256(f"sample {snapshot_id} {image_id}".encode()).hexdigest()

@@ -126,3 +126,19 @@ def distance(km: float | None) -> str:
     if km is None or km != km:
         return "unknown distance"
     return f"{km * 1000:,.0f} m" if km < 1 else f"{km:,.1f} km" if km < 100 else f"{km:,.0f} km"
+
+
+def share(row: dict[str, Any], digits: int = 0) -> str:
+    """A score as a share, with its interval where it has one."""
+    if row["value"] is None:
+        return "–"
+    told = f"{100 * row['value']:.{digits}f} %"
+    if row["low"] is None or row["high"] is None:
+        return told
+    return f"{told} ({100 * row['low']:.{digits}f} to {100 * row['high']:.{digits}f})"
+
+
+def passes(row: dict[str, Any]) -> str:
+    """How many of a picture's tries were within each threshold."""
+    counts = zip(row["threshold_km"] or (), row["passes"] or (), strict=False)
+    return ", ".join(f"{count} of {row['k']} within {km:g} km" for km, count in counts)

@@ -10,9 +10,9 @@ import pytest
 from PIL import Image
 from PIL.TiffImagePlugin import IFDRational
 
-from tasks.ingest.refusal import Refusal
+from tasks.ingest.refusal import REFUSAL, Refusal
 from tasks.ingest.survey import Survey
-from tasks.ingest.table import REFUSAL, Table
+from tasks.ingest.table import Table
 
 HEADER = ("id", "path", "lat", "lon", "licence", "creator")
 

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from schemas.settings.ingest import IngestSettings
 from schemas.settings.plan import PlanSettings
 from tasks.ingest import TableRefused
-from tasks.ingest.fields import row_id
 from tasks.ingest.rows import item_batches
 from tasks.ingest.survey import survey_rows
+from tasks.ingest.table import row_id
 
 ROOT = Path("/data/photos")
 COMPOSED, SPLIT_UP = "caf\u00e9", "cafe\u0301"

@@ -43,7 +43,9 @@ def ingest(path: Path, lake: Lake) -> tuple[dict[str, dict[str, Any]], dict[str,
     context = Context(lake, connect(ServicesSettings(), {}), SpreadSettings(workers=1))
     result = ingest_table(found, name, chosen, PlanSettings(), context)
     assert result.stage.total == result.stage.kept + result.stage.rejected + result.stage.skipped
-    refused = {one["given"] or one["id"]: reason for reason, ones in result.refused.examples.items() for one in ones}
+    refused = {
+        one["given"] or one["id"]: reason for reason, ones in result.report.refused.examples.items() for one in ones
+    }
     return {row["source_id"]: row for row in lake.read("images").to_dicts()}, refused
 
 
@@ -128,6 +130,6 @@ def test_other_endings_are_taken_or_named(darkroom: Any) -> None:
     darkroom.save("b.hif", heic(darkroom.picture(5), darkroom.exif(paris)))
     for raw in ("c.orf", "d.rw2", "e.raf"):
         darkroom.save(raw, b"raw")
-    rows, bad, notes = folder_rows(darkroom.folder)
-    assert rows["path"].to_list() == ["a.jfif", "b.hif"] and not bad
+    rows, notes = folder_rows(darkroom.folder)
+    assert rows["path"].to_list() == ["a.jfif", "b.hif"] and rows["reason"].null_count() == 2
     assert [note.split()[2] for note in notes] == [".orf", ".raf", ".rw2"]

@@ -6,30 +6,38 @@ from typing import Any
 import pytest
 
 from schemas.settings.ingest import IngestSettings
-from tasks.ingest import TableRefused, survey_table
+from schemas.settings.plan import PlanSettings
+from tasks.ingest import Survey, TableRefused, check_dataset
+from tasks.ingest import survey_table as surveyed
 from tasks.ingest.files import PictureFolder
 
 SETTINGS = IngestSettings(keep_lat_lon=True)
+
+
+def survey_table(path: Path, settings: IngestSettings) -> Survey:
+    """The table, checked as a new dataset."""
+    survey = surveyed(path, settings)
+    check_dataset(None, survey, "set", settings, PlanSettings())
+    return survey
 
 
 def test_pictures_that_lie_elsewhere(darkroom: Any, tmp_path: Path) -> None:
     darkroom.save("a.jpg", b"x")
     path = darkroom.plain([{} for _ in range(5)])
     (tmp_path / "empty").mkdir()
-    said = r"none of the pictures of its 5 rows is there \(first: line 2, path 'a.jpg': .*\); name .* with --images"
+    first = r"\(first: line 2, missing_file: path 'a.jpg' .*\)"
+    said = rf"none of the pictures of its 5 rows is there {first}; name .* with --images"
     with pytest.raises(TableRefused, match=said):
         survey_table(path, IngestSettings(keep_lat_lon=True, images=str(tmp_path / "empty")))
     assert survey_table(path, IngestSettings(keep_lat_lon=True, images=str(tmp_path / "empty"), replace=True)).rows == 5
     away = darkroom.plain([{"path": f"/srv/photos/{n}.jpg"} for n in range(5)])
-    with pytest.raises(TableRefused, match=r"first: line 2, path '/srv/photos/0.jpg': leads outside"):
+    with pytest.raises(TableRefused, match=r"first: line 2, path_escapes: path '/srv/photos/0.jpg' leads outside"):
         survey_table(away, SETTINGS)
 
 
 def test_addresses_in_a_column_of_paths(darkroom: Any) -> None:
     path = darkroom.plain([{"path": f"https://host/{n}.jpg?sig=SECRET"} for n in range(5)])
-    with pytest.raises(
-        TableRefused, match=r"path 'https://host/0.jpg': is an address, not a path: call the column url"
-    ):
+    with pytest.raises(TableRefused, match=r"path 'https://host/0.jpg' is an address, not a path: call the column url"):
         survey_table(path, SETTINGS)
 
 
@@ -47,10 +55,11 @@ def test_tables_that_are_taken(darkroom: Any, rows: list[dict[str, Any]]) -> Non
     assert survey_table(darkroom.plain(rows), SETTINGS).rows == len(rows)
 
 
-def test_the_first_picture_that_is_there_ends_the_search(darkroom: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_first_rows_with_a_picture_end_the_search(darkroom: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     darkroom.save("a.jpg", b"x")
     asked: list[str] = []
     find = PictureFolder.find
     monkeypatch.setattr(PictureFolder, "find", lambda self, path: asked.append(path) or find(self, path))
-    survey_table(darkroom.plain([{"path": "no.jpg"}, *({} for _ in range(50))]), SETTINGS)
+    settings = SETTINGS.model_copy(update={"rows_at_a_time": 2})
+    survey_table(darkroom.plain([{"path": "no.jpg"}, *({} for _ in range(50))]), settings)
     assert asked == ["no.jpg", "a.jpg"]

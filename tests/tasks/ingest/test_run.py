@@ -56,7 +56,7 @@ def live(lake: Lake, dataset: str = "set") -> dict[str, dict[str, Any]]:
 
 
 def report_of(result: IngestResult) -> list[dict[str, str]]:
-    with result.report.open(newline="") as file:
+    with result.report.path.open(newline="") as file:
         return list(csv.DictReader(file))
 
 
@@ -69,8 +69,8 @@ def test_a_withdrawn_photo_does_not_come_back(darkroom: Any, lake: Lake) -> None
     withdraw(lake, photos["p0"]["image_id"], "a face", "Ada")
     withdraw(lake, "creator:Bo", "asked", "Ada")
     again = ingest(table, lake)
-    assert set(live(lake)) == {"p1"} and again.refused.counts == {"withdrawn": 2}
-    assert set(again.refused.counts) <= set(FIXES), "the summary says what to do about each reason"
+    assert set(live(lake)) == {"p1"} and again.report.refused.counts == {"withdrawn": 2}
+    assert set(again.report.refused.counts) <= set(FIXES), "the summary says what to do about each reason"
     assert not any(lake.images.exists(photos[name]["sha256"], "jpg") for name in ("p0", "p2"))
 
 
@@ -84,7 +84,7 @@ def test_the_life_of_a_dataset(darkroom: Any, lake: Lake) -> None:
     # The first time, in portions: everything is accounted for and reported by line.
     first = ingest(darkroom.plain([*rows, *bad]), lake, rows_at_a_time=4)
     assert (first.stage.total, first.stage.kept, first.stage.rejected, first.stage.failed) == (9, 6, 3, 0)
-    assert first.refused.counts == {"truncated": 1, "missing_file": 1, "out_of_range": 1}
+    assert first.report.refused.counts == {"truncated": 1, "missing_file": 1, "out_of_range": 1}
     told = {row["row"]: (row["id"], row["reason"], row["column"]) for row in report_of(first)}
     assert told == {
         "8": ("p6", "truncated", "path"), "9": ("p7", "missing_file", "path"), "10": ("north", "out_of_range", "lat")
@@ -143,7 +143,7 @@ def test_notes_are_kept_and_progress_adds_up(darkroom: Any, lake: Lake) -> None:
     chosen = IngestSettings(keep_lat_lon=True, split="validation", rows_at_a_time=1)
     context = Context(lake, connect(ServicesSettings(), {}), SpreadSettings(workers=1), ticks.append)
     result = ingest_table(survey_table(path, chosen), "set", chosen, PlanSettings(), context)
-    assert result.noted.counts == {"captured_at_unreadable": 1, "turned_upright": 1}
+    assert result.report.noted.counts == {"captured_at_unreadable": 1, "turned_upright": 1}
     assert [(row["row"], row["outcome"], row["reason"], row["given"]) for row in report_of(result)] == [
         ("3", "kept", "captured_at_unreadable", "soon"),
         ("3", "kept", "turned_upright", "orientation 8"),
@@ -223,7 +223,7 @@ def test_failed_addresses_are_tried_again_and_refused_ones_on_demand(darkroom: A
         "3",
         "4",
     }
-    assert first.failed.examples["outage"][0]["id"] == "p1" and first.to_dict()["failed"] == {"outage": 1}
+    assert first.report.failed.examples["outage"][0]["id"] == "p1" and first.to_dict()["failed"] == {"outage": 1}
     assert live(lake)["p0"]["request_url"] == f"{host.url}/a.jpg" and live(lake)["p0"]["http_status"] == 200
 
     host.pictures |= {"out.jpg": good, "none.jpg": good}
@@ -232,7 +232,7 @@ def test_failed_addresses_are_tried_again_and_refused_ones_on_demand(darkroom: A
     assert lake.read("failures").is_empty()
     third = ingest(path, lake, retry_refused=True)
     assert third.stage.kept == 1 and host.asked["none.jpg"] == 2 and set(live(lake)) == {"p0", "p1", "p2"}
-    stored = json.dumps(lake.scan("images").collect().to_dicts(), default=str) + first.report.read_text()
+    stored = json.dumps(lake.scan("images").collect().to_dicts(), default=str) + first.report.path.read_text()
     assert "secret" not in stored + json.dumps(lake.scan("rejects").collect().to_dicts(), default=str)
 
 

@@ -67,10 +67,7 @@ class Mapillary(ServiceClient):
         value, response = await self._json(
             "/images", params, partial(box_error, secrets=self._http.secrets), kind="search"
         )
-        data = value.get("data") if isinstance(value, dict) else None
-        if not isinstance(data, list):
-            raise self._http.bad_response("no list under 'data'", response)
-        rows = [row_of(row) for row in data]
+        rows = [row_of(row) for row in self._http.list_under(value, "data", response)]
         if rows and not any(row["id"] for row in rows):
             raise self._http.bad_response(f"not one of {len(rows)} images has an id", response)
         paging = value.get("paging")

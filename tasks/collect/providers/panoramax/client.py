@@ -70,9 +70,7 @@ class Panoramax(ServiceClient):
         value, response = await self._http.request_json(
             "GET", "/search", params=params, kind="search", expected=Expected(_ITEM_TYPES)
         )
-        features = value.get("features") if isinstance(value, dict) else None
-        if not isinstance(features, list):
-            raise self._http.bad_response("no list under 'features'", response)
+        features = self._http.list_under(value, "features", response)
         rows = [dict(feature) if isinstance(feature, dict) else {} for feature in features]
         for row in rows:
             row["id"] = row["id"] if isinstance(row.get("id"), str) and is_picture_id(row["id"]) else ""

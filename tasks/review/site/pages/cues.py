@@ -7,7 +7,7 @@ import polars as pl
 
 from tasks.review.site.blocks import Block, bars, commands, heading, table, words
 from tasks.review.site.page import Source, page
-from tasks.review.site.words import distance
+from tasks.review.site.words import distance, share
 
 MOST = 200
 METRICS = ("acc@25km", "acc@200km", "acc@750km")
@@ -84,7 +84,7 @@ def _grounding(scores: pl.DataFrame) -> list[Block]:
         by_metric = {row["metric"]: row for row in scores.filter(pl.col("evaluation_id") == evaluation).to_dicts()}
         if "grounded_rate" in by_metric:
             rows = [(title, by_metric[name]) for name, title in GROUNDED.items() if name in by_metric]
-            lines += [(policy, split or "", title, _share(row), row["n"]) for title, row in rows]
+            lines += [(policy, split or "", title, share(row), row["n"]) for title, row in rows]
     if not lines:
         return [heading("Reasons that hold"), words("The reasons of no answer were looked at.", "muted")]
     kinds: list[Any] = ["text", "text", "text", "text", "number"]
@@ -92,12 +92,6 @@ def _grounding(scores: pl.DataFrame) -> list[Block]:
         heading("Reasons that hold", "quoted signs are compared with what the role evaluate.grounding.reader reads"),
         table(["policy", "split", "share of answers", "", "n"], lines, kinds),
     ]
-
-
-def _share(row: dict[str, Any]) -> str:
-    if row["value"] is None:
-        return "–"
-    return f"{100 * row['value']:.0f} % ({100 * row['low']:.0f} to {100 * row['high']:.0f})"
 
 
 def _ungrounded(source: Source, scores: pl.DataFrame) -> list[Block]:

@@ -6,7 +6,7 @@ import polars as pl
 
 from tasks.review.site.blocks import Block, bars, figure, figures, heading, table
 from tasks.review.site.page import Source, page
-from tasks.review.site.words import distance
+from tasks.review.site.words import distance, passes
 
 REGIMES = ("mastered", "learnable", "intractable")
 MOST = 400
@@ -55,10 +55,6 @@ def _each(rows: pl.DataFrame, tries: pl.DataFrame) -> Block:
     best = dict(tries.group_by("image_id").agg(pl.col("error_km").min()).iter_rows())
     lines = []
     for row in rows.sort("kept", "image_id", descending=[True, False]).head(MOST).to_dicts():
-        passes = ", ".join(
-            f"{count} of {row['k']} within {km:g} km"
-            for km, count in zip(row["threshold_km"] or (), row["passes"] or (), strict=False)
-        )
         phase = f"phase {row['phase']}" if row["phase"] else "not used"
-        lines.append((row["image_id"], passes, distance(best.get(row["image_id"])), phase))
+        lines.append((row["image_id"], passes(row), distance(best.get(row["image_id"])), phase))
     return table(["picture", "passes", "best try", "curriculum"], lines, ["picture", "text", "text", "text"])

@@ -8,7 +8,7 @@ from tasks.agent.attempt import name_by_tools
 from tasks.review.site.blocks import Block, bars, heading, table, words
 from tasks.review.site.page import Files, Source, chunk_of, page
 from tasks.review.site.transcript import conversation
-from tasks.review.site.words import distance, place_name
+from tasks.review.site.words import distance, place_name, share
 
 MOST = 400
 PER_FILE = 100
@@ -99,8 +99,8 @@ def _of_split(source: Source, scores: pl.DataFrame, newest: pl.DataFrame, chunks
                 for metric in metrics
             ],
         },
-        _accuracy(policies, values),
-        *_tools(policies, values),
+        *_shares("Accuracy by distance", "acc@", policies, values),
+        *_shares("Answers that called a tool, by tool", "tool_rate/", policies, values),  # SpotAgent, figure 7a
         *_masked(values),
         *_pairs(source, newest),
         *_slices(source, newest),
@@ -197,16 +197,13 @@ def _slices(source: Source, newest: pl.DataFrame) -> list[Block]:
             (name, policy, *(_slice_cell(metric, values.get(metric)) for metric in SLICED), _count(values))
             for (name, policy), values in cells.items()
         ]
+        titles = [metric.removesuffix("_accuracy").replace("_", " ") for metric in SLICED]
         kinds: list[Any] = ["text", "text", *["text"] * len(SLICED), "number"]
         blocks += [
             heading(f"By {str(by).replace('_', ' ')}"),
-            table([str(by), "policy", *(_title(metric) for metric in SLICED), "n"], lines[:MOST], kinds),
+            table([str(by), "policy", *titles, "n"], lines[:MOST], kinds),
         ]
     return blocks
-
-
-def _title(metric: str) -> str:
-    return metric.removesuffix("_accuracy").replace("_", " ")
 
 
 def _slice_cell(metric: str, row: dict[str, Any] | None) -> str:
@@ -214,9 +211,7 @@ def _slice_cell(metric: str, row: dict[str, Any] | None) -> str:
         return "–"
     if metric.endswith("_km"):
         return distance(row["value"])
-    if row["low"] is None or row["high"] is None:
-        return f"{100 * row['value']:.0f} %"
-    return f"{100 * row['value']:.0f} % ({100 * row['low']:.0f} to {100 * row['high']:.0f})"
+    return share(row)
 
 
 def _count(values: dict[str, dict[str, Any]]) -> int:
@@ -250,26 +245,14 @@ def _cell(row: dict[str, Any] | None) -> list[Any]:
     return [None, None, None, 0] if row is None else [row["value"], row["low"], row["high"], row["n"]]
 
 
-def _accuracy(policies: list[str], values: dict[tuple[str, str], dict[str, Any]]) -> Block:
-    metrics = sorted({metric for _, metric in values if metric.startswith("acc@")}, key=_metric_order)
+def _shares(title: str, prefix: str, policies: list[str], values: dict[tuple[str, str], dict[str, Any]]) -> list[Block]:
+    """The metrics of a name's beginning as bars, by policy; none where nothing was measured."""
+    metrics = sorted({metric for _, metric in values if metric.startswith(prefix)}, key=_metric_order)
     series = {
         policy: [(values[policy, metric]["value"] or 0.0) if (policy, metric) in values else 0.0 for metric in metrics]
         for policy in policies
     }
-    return bars("Accuracy by distance", [metric.removeprefix("acc@") for metric in metrics], series, "share")
-
-
-def _tools(policies: list[str], values: dict[tuple[str, str], dict[str, Any]]) -> list[Block]:
-    """How often each tool was called, by policy (SpotAgent, figure 7a)."""
-    metrics = sorted({metric for _, metric in values if metric.startswith("tool_rate/")})
-    if not metrics:
-        return []
-    series = {
-        policy: [(values[policy, metric]["value"] or 0.0) if (policy, metric) in values else 0.0 for metric in metrics]
-        for policy in policies
-    }
-    names = [metric.removeprefix("tool_rate/") for metric in metrics]
-    return [bars("Answers that called a tool, by tool", names, series, "share")]
+    return [bars(title, [name.removeprefix(prefix) for name in metrics], series, "share")] if metrics else []
 
 
 def _masked(values: dict[tuple[str, str], dict[str, Any]]) -> list[Block]:

@@ -7,7 +7,7 @@ import polars as pl
 
 from tasks.review.site.blocks import Block, bars, commands, heading, points, table, words
 from tasks.review.site.page import Source, page
-from tasks.review.site.words import distance
+from tasks.review.site.words import distance, share
 
 MOST = 400
 GROUPS = {True: "within", False: "outside", None: "no radius"}
@@ -62,7 +62,7 @@ def _in_all(source: Source, evaluation: str) -> list[Block]:
         "abstention_rate": "answers that are not given",
     }
     lines = [
-        (title, _share(by_metric[name]), by_metric[name]["n"]) for name, title in titles.items() if name in by_metric
+        (title, share(by_metric[name], 1), by_metric[name]["n"]) for name, title in titles.items() if name in by_metric
     ]
     if "radius_median_km" in by_metric:
         middle = by_metric["radius_median_km"]
@@ -100,7 +100,7 @@ def _slices(source: Source, evaluation: str, groups: pl.DataFrame) -> list[Block
     share = groups["share"][0]
     ordered = rows.sort(pl.col("slice_by") != "radius_group", -pl.col("n"), "slice_by", "slice").to_dicts()
     lines = [
-        (row["slice_by"].replace("_", " "), row["slice"], _share(row), row["n"], *_verdict(row, answers, share))
+        (row["slice_by"].replace("_", " "), row["slice"], share(row, 1), row["n"], *_verdict(row, answers, share))
         for row in ordered
     ]
     about = (
@@ -156,9 +156,3 @@ def _map(source: Source, radii: pl.DataFrame, evaluation: str) -> list[Block]:
         if shown
         else []
     )
-
-
-def _share(row: dict[str, Any]) -> str:
-    if row["value"] is None:
-        return "–"
-    return f"{100 * row['value']:.1f} % ({100 * row['low']:.1f} to {100 * row['high']:.1f})"
