@@ -43,6 +43,7 @@ KINDS = {
     **dict.fromkeys(("panorama", "pano", "equirectangular", "360", "spherical"), "panorama"),
 }
 LONGEST_ID = 500
+FORECAST_ROWS = 100_000  # a look at more would delay the start of large tables
 NULL_ISLAND_KM = 1.0
 _UNPRINTABLE = r"[\p{C}\p{Z}&&[^ ]]"
 _FLAT = re.compile(r"([0-9a-f]{2})_([0-9a-f]{2})_([^/]+)")
@@ -88,6 +89,23 @@ def item_batches(
         values = pl.when(is_good).then(pl.col(name for name in ITEM if name not in _OF_ALL))
         items = checked.select("row", values, id=item_id, source_id=known, refusal=told)
         yield items.select(pl.col(name).cast(kind) for name, kind in ITEM.items())
+
+
+def split_forecast(survey: Survey, settings: IngestSettings, plan: PlanSettings) -> str:
+    """One line, before anything is read in, if rows will be refused because another split is near; else empty."""
+    checks, seen, near = RowChecks(survey, settings), 0, 0
+    for rows in survey.batches(settings.rows_at_a_time):
+        checked = _with_splits(checks.check(rows), survey.names["lat"], plan)
+        seen, near = seen + checked.height, near + checked.filter(reason="near_other_split").height
+        if seen >= FORECAST_ROWS:
+            break
+    if not near:
+        return ""
+    looked_at = f"{seen:,}" if seen >= survey.rows else f"the first {seen:,}"
+    return (
+        f"{near:,} of {looked_at} rows will be refused: they lie nearer than {plan.buffer_km:g} km to a cell of "
+        "another split (near_other_split); give the dataset one split with --split, or lower plan.buffer_km"
+    )
 
 
 def _evidence(row: Mapping[str, Any]) -> str:

@@ -16,7 +16,7 @@ from tasks.geo.cell_split import SPLITS, cell_number, split_of_cells
 from tasks.ingest import TableRefused, dataset_name
 from tasks.ingest.files import Found, PictureFolder
 from tasks.ingest.refusal import FIXES, Refusal
-from tasks.ingest.rows import ITEM, item_batches
+from tasks.ingest.rows import ITEM, item_batches, split_forecast
 from tasks.ingest.survey import survey_rows
 from tasks.ingest.tags import read_time
 
@@ -202,6 +202,12 @@ def test_splits_by_whole_cells_as_the_plan_does(darkroom: Any) -> None:
     reasons = {one["reason"] for one in refusals(near).values()}
     assert reasons == {"near_other_split"} and 5 < len(refusals(near)) < 90
     assert not refusals(items(darkroom.plain(edge), PlanSettings(seed=3, buffer_km=10), split="validation"))
+    # It is said before.
+    chosen, plan = IngestSettings(keep_lat_lon=True), PlanSettings(seed=3, buffer_km=10)
+    survey = survey_rows(darkroom.plain(edge), chosen)
+    forecast = split_forecast(survey, chosen, plan)
+    assert forecast.startswith(f"{len(refusals(near))} of 96 rows will be refused") and "--split" in forecast
+    assert split_forecast(survey, IngestSettings(split="validation"), plan) == ""
 
 
 LAYOUTS = {
