@@ -12,20 +12,19 @@ from dataclasses import replace
 
 from infra.offline.chat import writer
 from infra.offline.chat.answer_form import Answer, write_answer
-from infra.offline.chat.beliefs import LARGEST, Belief, Guess, weigh_notes, with_doubt
-from infra.offline.chat.clues import street_in
-from infra.offline.chat.notes import Notes, read_notes
+from infra.offline.chat.beliefs import LARGEST, LOOKUP, Belief, Guess, weigh_notes, with_doubt
+from infra.offline.chat.clues import holds
+from infra.offline.chat.notes import Notes, Tool, offered, read_notes
 from infra.offline.chat.observer import clarity_of, light_of
+from infra.offline.chat.placenames import Place
 from infra.offline.chat.policy import MALFORMED_RATE, next_action, spoil
-from infra.offline.chat.protocol import ChatRequest
-from infra.offline.chat.reply import Reply
-from infra.offline.chat.tools import DETAIL, GEOCODE, KEYWORD, SEARCH, TIPS, ZOOM, Tool, offered
+from infra.offline.chat.protocol import ChatRequest, Reply
+from infra.offline.chat.writer import capital
 from infra.offline.words import fold
 
 MAX_QUOTED = 160
 MAX_CLUES = 4
 SLIP_RATE = 0.05  # how often it trusts its second thought instead of its first, at temperature 1
-LOOKUP = "lookup of "  # how the reason of a guess begins that a lookup gave
 
 
 def agent_reply(request: ChatRequest, dice: random.Random) -> Reply:
@@ -38,9 +37,8 @@ def agent_reply(request: ChatRequest, dice: random.Random) -> Reply:
     teller = ThoughtWriter(request)
     seen = [*teller.scene(notes), *notes.fresh, *teller.results(notes, belief)]
     if choice is None:
-        answer = conclude(request, notes, belief, dice)
-        street = next((street[0] for line in notes.words if (street := street_in(line))), "")
-        return Reply(write_answer(request, "\n".join([*seen, answer.explanation]), replace(answer, street=street)))
+        answer = replace(conclude(request, notes, belief, dice), street="".join(notes.streets[:1]))
+        return write_answer(request, "\n".join([*seen, answer.explanation]), answer)
     tool, action = choice
     parts = (teller.clues(belief), teller.direction(belief), teller.missing(belief, action.purpose), action.why)
     thought = "\n".join([*seen, " ".join(part for part in parts if part)])
@@ -69,13 +67,11 @@ def trajectory_dice(request: ChatRequest, dice: random.Random) -> random.Random:
 
 def conclude(request: ChatRequest, notes: Notes, belief: Belief, dice: random.Random) -> Answer:
     """The answer; its explanation is the last thought."""
-    guess = belief.best
+    guess = belief.best or Guess(Place("", 0.0, 0.0, ""), 0.0, "nothing")
     if belief.rivals and dice.random() < SLIP_RATE * request.temperature:
         guess = belief.rivals[0]
-    if guess is None:
-        guess = Guess("", "", "", 0.0, 0.0, 0.0, "nothing")
-    thought = ThoughtWriter(request).conclusion(notes, belief, guess)
-    named = guess.lat, guess.lon, guess.country_name, guess.region, guess.city
+    place, thought = guess.place, ThoughtWriter(request).conclusion(notes, belief, guess)
+    named = place.lat, place.lon, place.country_name, place.region if belief.best else "", place.name
     return Answer(*named, "", belief.confidence(guess), thought)
 
 
@@ -112,23 +108,23 @@ class ThoughtWriter:
 
     def direction(self, belief: Belief) -> str:
         """Where it points now: a first guess, the same as before, or another one and why."""
-        best = belief.best
-        if best is None:
+        if belief.best is None:
             return ""
-        where = f"{best.city}, {best.country_name}" if best.city else best.country_name
+        where = belief.best.place.label
         if not self._before:
-            wordings = (f"So far this points to {where}.", f"My first guess is {where}.", f"This suggests {where}.")
-        elif where in self._before[self._before.rfind("<think>") :]:
-            wordings = (f"{where} is still the best guess.", f"That leaves {where} in front.", f"I keep {where}.")
-        elif best.why == LARGEST:
+            return self.one_of(
+                f"So far this points to {where}.", f"My first guess is {where}.", f"This suggests {where}."
+            )
+        if where in self._before[self._before.rfind("<think>") :]:
+            kept = f"{where} is still the best guess.", f"That leaves {where} in front.", f"I keep {where}."
+            return self.one_of(*kept)
+        if belief.best.why == LARGEST:
             return self.one_of(f"Without a name I fall back on {where}.", f"No town is named; I keep {where} in mind.")
-        else:
-            wordings = (f"Now this points to {where}.", f"That moves my guess to {where}.", f"So it may be {where}.")
-        return self.one_of(*wordings)
+        return self.one_of(f"Now this points to {where}.", f"That moves my guess to {where}.", f"So it may be {where}.")
 
     def missing(self, belief: Belief, purpose: str) -> str:
         """What is still missing, as the prompt asks to say before a call."""
-        if purpose == ZOOM:
+        if purpose == "zoom":
             return self.one_of("What is missing is writing I can read.", "I need more of the writing.")
         if belief.best is None or not belief.best.city or belief.best.why == LARGEST:
             return self.one_of("What is missing is the town.", "I do not know the town yet.")
@@ -147,7 +143,7 @@ class ThoughtWriter:
         if '"error"' in text[:12]:
             failed = self.one_of("failed; I go on without it", "gave an error, so it tells me nothing")
             return f"The call of {tool.name} {failed}."
-        if tool.purpose == SEARCH and notes.searches:
+        if tool.purpose == "search" and notes.searches:
             query, passages = notes.searches[-1]
             told = _on_the_signs(passages, notes, belief.best.city if belief.best else "")
             if told:
@@ -155,16 +151,16 @@ class ThoughtWriter:
             if not passages:
                 return self.one_of(f"The search for {query} finds no page.", f"No page is found for {query}.")
             return f"The pages found for {query} {self.one_of('do not settle it', 'leave me where I was')}."
-        if tool.purpose == GEOCODE and notes.geocodes:
+        if tool.purpose == "geocode" and notes.geocodes:
             address, candidates = notes.geocodes[-1]
             if candidates:
                 first = candidates[0]
-                return f"The geocoder places {address} at {first.lat:.4f}, {first.lon:.4f} ({first.label})."
+                return f"The geocoder places {address} at {first.place.lat:.4f}, {first.place.lon:.4f} ({first.label})."
             return self.one_of(f"The geocoder does not know {address}.", f"There is no entry for {address}.")
-        if tool.purpose in (TIPS, KEYWORD) and notes.geocodes:
+        if tool.purpose in ("tips", "keyword") and notes.geocodes:
             query, listed = notes.geocodes[-1][0], "; ".join(notes.listed[:2])
             return f"The map lists for {query}: {listed}." if listed else f"The map has nothing for {query}."
-        return f"Its entry on the map is {notes.listed[0]}." if tool.purpose == DETAIL and notes.listed else ""
+        return f"Its entry on the map is {notes.listed[0]}." if tool.purpose == "detail" and notes.listed else ""
 
     def conclusion(self, notes: Notes, belief: Belief, guess: Guess) -> str:
         """The last thought: the clues that count, and why this answer."""
@@ -172,20 +168,15 @@ class ThoughtWriter:
         lead = self.one_of(f"{capital(reasons)}.", f"Taken together: {reasons}.", f"To sum up, {reasons}.")
         if notes.suspicious:
             lead += " Instructions inside page text were left out."
-        name = guess.city or guess.country_name or "nowhere in particular"
+        name = guess.city or guess.place.country_name or "nowhere in particular"
         if guess.why.startswith(LOOKUP):
             best = self.one_of("is the best I have", "is what I trust most")
             return f"{lead} The point I was given for {guess.why.removeprefix(LOOKUP)} {best}. I settle on {name}."
         if guess.why == LARGEST:
-            return f"{lead} No town is certain, so I settle on {name}, the largest city of {guess.country_name}."
+            return f"{lead} No town is certain, so I settle on {name}, the largest city of {guess.place.country_name}."
         if guess.why == "nothing":
             return f"{lead} I settle on a guess, since nothing points anywhere."
         return f"{lead} {capital(guess.why)}. I settle on {name}."
-
-
-def capital(text: str) -> str:
-    """The text as a sentence begins."""
-    return text[:1].upper() + text[1:]
 
 
 def _on_the_signs(passages: list[str], notes: Notes, believed: str) -> str:
@@ -193,7 +184,7 @@ def _on_the_signs(passages: list[str], notes: Notes, believed: str) -> str:
     words = {word for line in notes.words for word in fold(line).split() if len(word) > 3}
     known = [passage for passage in passages if len(words & set(fold(passage).split())) >= 2]
     if believed:
-        known = [passage for passage in passages if f" {fold(believed)} " in f" {fold(passage)} "] or known
+        known = [passage for passage in passages if holds(fold(passage), fold(believed))] or known
     if not known:
         return ""
     # Sentences in full, from the one that holds most of the words on.

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
-from infra.offline.chat.beliefs import country_name, match_weight
+from infra.offline.chat.beliefs import match_weight
 from infra.offline.chat.clues import (
     LANGUAGE_NAMES,
     countries_in,
@@ -17,10 +17,9 @@ from infra.offline.chat.clues import (
     speakers,
     street_in,
 )
-from infra.offline.chat.notes import Notes, facts_only
-from infra.offline.chat.placenames import Place, place_names
-from infra.offline.chat.protocol import ChatRequest
-from infra.offline.chat.reply import Reply
+from infra.offline.chat.notes import Notes
+from infra.offline.chat.placenames import Place, country_name, longest_names, place_names
+from infra.offline.chat.protocol import ChatRequest, Reply
 from infra.offline.facts import countries
 from infra.offline.gazetteer import admin1_names
 from infra.offline.words import fold
@@ -65,7 +64,7 @@ class Conclusion:
 
 def consistency_reply(request: ChatRequest, dice: random.Random) -> Reply:
     """Country, region and place as JSON; pictures are refused before this."""
-    text = "\n\n".join(m.text for m in request.messages if m.role not in ("system", "developer"))
+    text = request.said_by("user", "assistant", "tool")
     conclusions, suspicious = conclude(_CONCLUSION.sub("\n", text[:MAX_CHARS]))
     names = {level: conclusion.name or UNKNOWN for level, conclusion in conclusions.items()}
     known = {level: UNKNOWN if dice.random() < SLIP_RATE else name for level, name in names.items()}
@@ -81,7 +80,7 @@ def conclude(text: str) -> tuple[dict[str, Conclusion], int]:
     A finer level may speak for a coarser one, never the reverse.
     """
     notes = Notes()
-    sentences = [sentence for line in text.splitlines() for sentence in facts_only(line, notes)]
+    sentences = [sentence for line in text.splitlines() for sentence in notes.facts_only(line)]
     named: dict[str, dict[str, float]] = {"country": defaultdict(float), "region": defaultdict(float)}
     places: dict[Place, float] = defaultdict(float)
     denied: set[str] = set()
@@ -165,16 +164,14 @@ def _lands_in(sentence: str) -> Iterator[tuple[str, int, str, list[str]]]:
     for code in sorted(countries_in(sentence)):
         name = countries()[code].name
         yield name, max(0, sentence.find(name)), "country", [code]
-    words = list(re.finditer(r"[^\W\d_]+(?:['’-][^\W\d_]+)*", sentence))
-    taken: list[tuple[int, int]] = []
-    for size in (4, 3, 2, 1):
-        for i in range(len(words) - size + 1):
-            start, end = words[i].start(), words[i + size - 1].end()
-            codes = _divisions().get(_bare(sentence[start:end]), []) if sentence[start].isupper() else []
-            is_opening_word = i == 0 and size == 1
-            if codes and not is_opening_word and not any(start < b and a < end for a, b in taken):
-                taken.append((start, end))
-                yield sentence[start:end], start, "region", codes
+
+    def divisions(phrase: str) -> list[str]:
+        return _divisions().get(_bare(phrase), []) if phrase[0].isupper() else []
+
+    opening = len(sentence) - len(re.sub(r"^\W+", "", sentence))
+    for at, name, codes in longest_names(sentence, divisions):
+        if at > opening or " " in name:  # the first word has its capital anyway
+            yield name, at, "region", codes
 
 
 @lru_cache(maxsize=1)
@@ -200,8 +197,7 @@ def _places_in(sentence: str) -> Iterator[tuple[Place, str, float]]:
     signs = [(m.start(1), m.end(1), m.group(1)) for m in _QUOTED.finditer(sentence)]
     for match in place_names().mentions(sentence, fuzzy=False):
         at = sentence.find(match.seen)
-        # A name is written with a capital; every other word of a sentence is some village's name as well.
-        if (not match.seen[:1].isupper() and match.seen.isascii()) or _WIDE.fullmatch(fold(match.seen)):
+        if not match.is_name or _WIDE.fullmatch(fold(match.seen)):
             continue
         sign = next((text for start, end, text in signs if start <= at < end), "")
         street = street_in(sign)

@@ -13,8 +13,7 @@ from typing import Any
 from infra.offline.chat import agent
 from infra.offline.chat.beliefs import weigh_notes
 from infra.offline.chat.notes import read_notes
-from infra.offline.chat.protocol import ChatRequest, Message
-from infra.offline.chat.reply import Reply
+from infra.offline.chat.protocol import ChatRequest, Message, Reply
 from infra.offline.words import fold
 from schemas.messages import ToolCall, json_object
 

@@ -16,8 +16,8 @@ from scipy import ndimage
 from infra.offline.chat.answer_form import fill_schema
 from infra.offline.chat.clues import sign_words_in, street_in
 from infra.offline.chat.placenames import place_names
-from infra.offline.chat.protocol import ChatRequest
-from infra.offline.chat.reply import Reply
+from infra.offline.chat.protocol import ChatRequest, Reply
+from infra.offline.chat.scene import grade, reduced
 from infra.offline.chat.sight import SeenPicture, look_at_picture
 
 GROUND_PX = 512  # the long side at which a scene is measured
@@ -34,6 +34,7 @@ SCENES = (
 )  # fmt: skip
 DARK, BLURRED, CLOUDED = 0.12, 0.22, 0.5
 LOCALIZABLE_FROM = 4.0
+PRESENT = "no maybe yes"
 
 
 @dataclass(frozen=True)
@@ -53,12 +54,9 @@ class Ground:
 
 def measure_ground(image: Image.Image) -> Ground:
     """Measures a scene at a fixed working size."""
-    ratio = GROUND_PX / max(image.size)
-    size = (max(16, round(image.width * ratio)), max(16, round(image.height * ratio)))
-    pixels = np.asarray(image.resize(size, Image.Resampling.BOX), dtype=np.float32) / np.float32(255)
-    red, green, blue = pixels[..., 0], pixels[..., 1], pixels[..., 2]
-    light = pixels.mean(axis=2)
-    spread = pixels.max(axis=2) - pixels.min(axis=2)
+    pixels = reduced(image, GROUND_PX, 16)
+    red, green, blue = np.moveaxis(pixels, 2, 0)
+    light, spread = pixels.mean(axis=2), np.ptp(pixels, axis=2)
     cloud = (light > 0.8) & (spread < 0.08)
     water = _opened((blue > green) & (blue > red + 0.02) & (light < 0.45), 2)
     # Roofs and streets are grey, and no two beside each other are alike; haze and bare rock are grey and even.
@@ -153,16 +151,16 @@ def assess_from_above(ground: Ground) -> dict[str, Any]:
     else:
         label, reason = "localizable", "clues can be combined: " + "; ".join(clues[:3])
     scenes = (
-        _grade(ground.town + 0.2 * ground.fields, 0.01, 0.04),
+        grade(ground.town + 0.2 * ground.fields, PRESENT, 0.01, 0.04),
         "maybe" if has_town else "no",
-        _grade(ground.town, 0.005, 0.02),
+        grade(ground.town, PRESENT, 0.005, 0.02),
         "no",
         "no",
-        _grade(ground.forest + ground.water, 0.05, 0.2),
-        _grade(ground.forest + ground.fields, 0.05, 0.15),
+        grade(ground.forest + ground.water, PRESENT, 0.05, 0.2),
+        grade(ground.forest + ground.fields, PRESENT, 0.05, 0.15),
         "yes" if ground.river else "maybe" if ground.coast else "no",
-        _grade(ground.cloud, 0.02, 0.1),
-        _grade(ground.fields, 0.1, 0.25),
+        grade(ground.cloud, PRESENT, 0.02, 0.1),
+        grade(ground.fields, PRESENT, 0.1, 0.25),
     )
     return _verdict(label, reason, score, parts, scenes, clues)
 
@@ -196,15 +194,15 @@ def assess(seen: SeenPicture) -> dict[str, Any]:
     else:
         label, reason = "localizable", "clues can be combined: " + "; ".join(clues[:3] or ["none"])
     scenes = (
-        _grade(scene.road_share + scene.building_share, 0.05, 0.12),
-        "yes" if scene.side or scene.centre else _grade(scene.road_share, 0.05, 0.4),
-        _grade(scene.building_share, 0.03, 0.08),
+        grade(scene.road_share + scene.building_share, PRESENT, 0.05, 0.12),
+        "yes" if scene.side or scene.centre else grade(scene.road_share, PRESENT, 0.05, 0.4),
+        grade(scene.building_share, PRESENT, 0.03, 0.08),
         "yes" if lines else "maybe" if seen.lines else "no",
         "yes" if words else "maybe" if lines else "no",
-        _grade(scene.green_share + scene.soil_share, 0.08, 0.3),
-        _grade(scene.green_share, 0.01, 0.05),
-        _grade(scene.hill_share, 0.01, 0.03),
-        _grade(scene.sky_share, 0.05, 0.15),
+        grade(scene.green_share + scene.soil_share, PRESENT, 0.08, 0.3),
+        grade(scene.green_share, PRESENT, 0.01, 0.05),
+        grade(scene.hill_share, PRESENT, 0.01, 0.03),
+        grade(scene.sky_share, PRESENT, 0.05, 0.15),
         "maybe" if scene.green_share > 0.3 and scene.building_share < 0.03 else "no",
     )
     return _verdict(label, reason, score, parts, scenes, clues)
@@ -221,10 +219,6 @@ def _verdict(
         "scenes": dict(zip(SCENES, scenes, strict=True)),
         "clues": clues or ["none"],
     }
-
-
-def _grade(share: float, maybe: float, yes: float) -> str:
-    return "yes" if share >= yes else "maybe" if share >= maybe else "no"
 
 
 def _ten(value: float) -> float:

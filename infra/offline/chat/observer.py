@@ -3,9 +3,8 @@
 import random
 
 from infra.offline.chat.answer_form import fill_schema
-from infra.offline.chat.protocol import ChatRequest
-from infra.offline.chat.reply import Reply
-from infra.offline.chat.scene import Scene, cover_boxes
+from infra.offline.chat.protocol import ChatRequest, Reply
+from infra.offline.chat.scene import Scene, cover_boxes, grade
 from infra.offline.chat.sight import READABLE_SCORE, SeenPicture, look_at_picture
 
 COVERS = {"sky": "part of the sky", "plants": "tree, bush"}  # by the words in which they are requested
@@ -31,14 +30,14 @@ def describe(seen: SeenPicture) -> str:
         "## Environment",
         f"- View: {scene.view}, {seen.width} x {seen.height} pixels.",
         f"- Light: {light_of(scene)}; {clarity_of(scene)}.",
-        f"- Sky: {scene.sky}, {percent(scene.sky_share)} of the picture.",
-        f"- Vegetation: {amount(scene.green_share)} ({percent(scene.green_share)} green); ground: {scene.ground}.",
+        f"- Sky: {scene.sky}, {100 * scene.sky_share:.0f} % of the picture.",
+        f"- Vegetation: {_amount(scene.green_share)} ({100 * scene.green_share:.0f} % green); ground: {scene.ground}.",
         "",
         "## Infrastructure",
         f"- Road: {'paved' if scene.road_share > 0.08 else 'not clear'}; centre line: {scene.centre or 'not seen'};"
         f" edge lines: {scene.edge or 'not seen'}.",
-        f"- Driving side: {driving_of(scene)}.",
-        f"- Buildings: {amount(scene.building_share)}.",
+        f"- Driving side: {_driving(scene)}.",
+        f"- Buildings: {_amount(scene.building_share)}.",
         f"- Direction sign: {scene.sign + ' background' if scene.sign else 'none seen'}.",
         f"- Landmark: {scene.landmark or 'none that stands out'}.",
         "",
@@ -78,29 +77,20 @@ def facts_of(seen: SeenPicture, question: str = "") -> dict[str, object]:
 
 
 def light_of(scene: Scene) -> str:
-    if scene.brightness < 0.16:
-        return "very dark"
-    return "dim" if scene.brightness < 0.3 else "daylight"
+    return grade(scene.brightness, "very_dark dim daylight", 0.16, 0.3).replace("_", " ")
 
 
 def clarity_of(scene: Scene) -> str:
-    if scene.sharpness < 0.25:
-        return "badly blurred"
-    return "soft" if scene.sharpness < 0.5 else "sharp"
+    return grade(scene.sharpness, "badly_blurred soft sharp", 0.25, 0.5).replace("_", " ")
 
 
-def driving_of(scene: Scene) -> str:
+def _driving(scene: Scene) -> str:
     if scene.side is None:
         return "not clear"
-    return f"{scene.side} ({scene.side_reason}, confidence {scene.side_confidence:.2f})"
+    other = {"left": "right", "right": "left"}[scene.side]
+    reason = f"the road reaches farther on the {other} of the camera"
+    return f"{scene.side} ({reason}, confidence {scene.side_confidence:.2f})"
 
 
-def amount(share: float) -> str:
-    for limit, word in ((0.01, "none"), (0.08, "a little"), (0.25, "some")):
-        if share < limit:
-            return word
-    return "much"
-
-
-def percent(share: float) -> str:
-    return f"{100 * share:.0f} %"
+def _amount(share: float) -> str:
+    return grade(share, "none a_little some much", 0.01, 0.08, 0.25).replace("_", " ")
