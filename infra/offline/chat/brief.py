@@ -6,7 +6,7 @@ from typing import Any
 
 from infra.offline.chat.answer_form import Answer, write_answer
 from infra.offline.chat.clues import street_in
-from infra.offline.chat.notes import Notes, SeenText, nearly_alike, offered, read_notes
+from infra.offline.chat.notes import Notes, SeenText, enlarged, nearly_alike, offered, read_notes
 from infra.offline.chat.protocol import ChatRequest, Reply
 from schemas.messages import json_object
 
@@ -85,9 +85,8 @@ def names_on(board: list[SeenText], notes: Notes) -> list[str]:
 
 def _around(board: list[SeenText], notes: Notes) -> list[int]:
     left, top, right, bottom = (f(seen.box[k] for seen in board) for k, f in enumerate((min, min, max, max)))
-    dx, dy = MARGIN_X * (right - left) + MORE_PX, MARGIN_Y * (bottom - top) + MORE_PX
-    width, height = notes.size or (10**6, 10**6)
-    return [max(0, int(left - dx)), max(0, int(top - dy)), min(width, int(right + dx)), min(height, int(bottom + dy))]
+    wide, high = MARGIN_X * (right - left) + MORE_PX, MARGIN_Y * (bottom - top) + MORE_PX
+    return enlarged((left, top, right, bottom), wide, high, notes.size)
 
 
 def _first_result(notes: Notes) -> dict[str, Any] | None:

@@ -36,6 +36,8 @@ KNOWN: dict[str, tuple[str, str]] = {
     "satellite_map_query": ("satellite", "center"),
 }
 DEFAULT_CALLS = 6
+UNKNOWN_SIZE = (10**6, 10**6)
+LEAST_BOX_PX = 8
 ALIKE = 0.8  # two readings of one line share this much of their letters
 MISREAD_RATE = 0.004  # letters read wrong at temperature 1, in a line that is not very clear
 MISS_RATE = 0.10  # lines overlooked at temperature 1
@@ -150,10 +152,10 @@ class Notes:
         return [street[0] for line in self.words if (street := street_in(line))]
 
     @property
-    def size(self) -> tuple[int, int] | None:
+    def size(self) -> tuple[int, int]:
         """Width and height of the picture, as it is described."""
         matched = _SIZE.search(self.description)
-        return (int(matched[1]), int(matched[2])) if matched else None
+        return (int(matched[1]), int(matched[2])) if matched else UNKNOWN_SIZE
 
     def value(self, name: str, allowed: str) -> str | None:
         """The first of the allowed words (`a|b`) on the description's line of that name, if one stands there."""
@@ -276,6 +278,16 @@ def read_texts(description: str, zoomed: bool = False) -> list[SeenText]:
             score, height = float(matched["score"] or 0.5), int(matched["height"] or 0)
             texts.append(SeenText(matched["text"], (box[0], box[1], box[2], box[3]), score, height, zoomed))
     return texts
+
+
+def enlarged(box: tuple[float, ...], wide: float, high: float, size: tuple[int, int], off: float = 0.0) -> list[int]:
+    """The box with a margin, inside the picture; `off` is how far it is aimed to the right."""
+    (left, top, right, bottom), (width, height) = box, size
+    x, y = (
+        max(0, int(min(at, most - LEAST_BOX_PX))) for at, most in ((left - wide + off, width), (top - high, height))
+    )
+    far = ((right + wide + off, x, width), (bottom + high, y, height))
+    return [x, y, *(min(most, max(int(at), start + LEAST_BOX_PX)) for at, start, most in far)]
 
 
 def note_result(notes: Notes, tool: Tool, arguments: dict[str, Any], text: str) -> None:

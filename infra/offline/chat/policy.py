@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from infra.offline.chat.beliefs import LARGEST, LOOKUP, Belief
-from infra.offline.chat.notes import Notes, SeenText, Tool
+from infra.offline.chat.notes import UNKNOWN_SIZE, Notes, SeenText, Tool, enlarged
 from infra.offline.words import fold
 
 STEP = 1.2  # how much better one kind of step is than the next, in log-odds at temperature 1
@@ -81,9 +81,16 @@ def boxes_worth_zooming(notes: Notes, dice: random.Random, temperature: float) -
     """(box with a margin, what is there) of writing that was not read well, the most promising first."""
     unclear = [seen for seen in notes.texts if not seen.zoomed and _wants_zoom(seen) and not _covered(seen, notes)]
     unclear.sort(key=lambda seen: -(seen.box[2] - seen.box[0]) * (1.2 - seen.score))
-    boxes = [_grow(seen.box, notes.size, dice, temperature) for seen in unclear]
-    descriptions = [f'"{seen.text}"' if seen.text else "some writing" for seen in unclear]
-    return [(box, f"{what} at {box}") for box, what in zip(boxes, descriptions, strict=True)]
+    boxes = []
+    for seen in unclear:
+        # A sign is more than one line. Warmth aims less well.
+        long, high = seen.box[2] - seen.box[0], seen.box[3] - seen.box[1]
+        margin = ZOOM_MARGIN * (1 + temperature * dice.uniform(-0.5, 0.8))
+        off = temperature * dice.gauss(0, 0.15) * long
+        box = enlarged(seen.box, max(24.0, long * margin), max(16.0, high * margin * 2), notes.size, off)
+        what = f'"{seen.text}"' if seen.text else "some writing"
+        boxes.append((box, f"{what} at {box}"))
+    return boxes
 
 
 def _wants_zoom(seen: SeenText) -> bool:
@@ -97,20 +104,6 @@ def _covered(seen: SeenText, notes: Notes) -> bool:
     boxes = [box for box in notes.zooms if isinstance(box, list) and len(box) == 4]
     boxes = [box for box in boxes if all(isinstance(side, int | float) for side in box)]
     return any(left <= x <= right and top <= y <= bottom for left, top, right, bottom in boxes)
-
-
-def _grow(
-    box: tuple[float, float, float, float], size: tuple[int, int] | None, dice: random.Random, temperature: float
-) -> list[int]:
-    """The box with a margin, inside the picture: a sign is more than one line. Warmth aims less well."""
-    left, top, right, bottom = box
-    width, height = size or (10**6, 10**6)
-    wide = ZOOM_MARGIN * (1 + temperature * dice.uniform(-0.5, 0.8))
-    dx, dy = max(24.0, (right - left) * wide), max(16.0, (bottom - top) * wide * 2)
-    off = temperature * dice.gauss(0, 0.15) * (right - left)
-    sides = (left - dx + off, top - dy, right + dx + off, bottom + dy)
-    x1, y1 = max(0, min(int(sides[0]), width - 8)), max(0, min(int(sides[1]), height - 8))
-    return [x1, y1, min(width, max(int(sides[2]), x1 + 8)), min(height, max(int(sides[3]), y1 + 8))]
 
 
 def _searches(notes: Notes, belief: Belief) -> Iterable[Action]:
@@ -171,7 +164,7 @@ def _checks(notes: Notes, belief: Belief) -> Iterable[Action]:
 def _anything(usable: dict[str, Tool], notes: Notes, belief: Belief) -> tuple[Tool, Action]:
     """A call for a client that insists on one."""
     place = belief.best.place.country_name if belief.best else "city centre"
-    width, height = notes.size or (1000, 500)
+    width, height = notes.size if notes.size != UNKNOWN_SIZE else (1000, 500)
     point = (belief.best.place.lat, belief.best.place.lon) if belief.best else (0.0, 0.0)
     values: dict[str, Any] = {
         "zoom": [width // 4, height // 4, 3 * width // 4, 3 * height // 4],
