@@ -153,11 +153,11 @@ def levels_of_notes(text: str) -> dict[str, Any]:
     """The levels as a person's notes support them: their sentences and names, and nothing else."""
     conclusions, _ = conclude(text)
     sentences = [part.strip() for part in re.split(r"(?<=[.!?;])\s+|\n", text) if part.strip()]
-    names = {level: conclusion.name for level, conclusion in conclusions.items()}
+    names = {level: name for level, (name, _) in conclusions.items()}
     taken: set[str] = set()
     levels: dict[str, Any] = {}
     for level, key in LEVELS.items():
-        name, why = names[level], conclusions[level].why
+        name, why = conclusions[level]
         own = [s for s in sentences if name and fold(name) in fold(s)]
         if level == "country":  # what names no level at all is a clue to the country
             own += [s for s in sentences if not any(n and fold(n) in fold(s) for n in names.values())]
