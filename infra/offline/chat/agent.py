@@ -5,7 +5,6 @@ own words, and a clue is named once. Sentences have several wordings; which one 
 """
 
 import itertools
-import json
 import random
 import re
 from dataclasses import replace
@@ -14,40 +13,72 @@ from infra.offline.chat import writer
 from infra.offline.chat.answer_form import Answer, write_answer
 from infra.offline.chat.beliefs import LARGEST, LOOKUP, Belief, Guess, weigh_notes, with_doubt
 from infra.offline.chat.clues import holds
-from infra.offline.chat.notes import Notes, Tool, offered, read_notes
+from infra.offline.chat.notes import Notes, Tool, enlarged, offered, read_notes
 from infra.offline.chat.observer import clarity_of, light_of
 from infra.offline.chat.placenames import Place
 from infra.offline.chat.policy import MALFORMED_RATE, next_action, spoil
 from infra.offline.chat.protocol import ChatRequest, Reply
 from infra.offline.chat.writer import capital
 from infra.offline.words import fold
+from schemas.messages import json_object
 
 MAX_QUOTED = 160
 MAX_CLUES = 4
+SIGN_MARGIN = 0.35  # of a line's size around it
 SLIP_RATE = 0.05  # how often it trusts its second thought instead of its first, at temperature 1
 
 
 def agent_reply(request: ChatRequest, dice: random.Random) -> Reply:
     """A thought with a tool call, a thought with the answer, or the JSON a recipe asks for."""
     notes = read_notes(request, dice)
-    belief = with_doubt(weigh_notes(notes), trajectory_dice(request, dice), request.temperature)
+    tools = offered(request)
+    by_picture = next((tool for tool in tools if tool.purpose == "look"), None)
+    if by_picture and notes.fresh and not notes.calls and notes.calls_left and (board := _largest_sign(notes)):
+        why = "The largest sign may stand on some page, so I search for pictures of it."
+        return by_picture.call(f"{' '.join(notes.fresh)} {why}", board, notes.size)
+    belief = weigh_notes(notes)
+    marks = _useful(request, belief) if "<useful>" in request.prompt else ""
+    belief = with_doubt(belief, trajectory_dice(request, dice), request.temperature)
     if writer.wants_json(request):
         return writer.write_json(request, notes, belief, dice, conclude(request, notes, belief, dice))
-    choice = next_action(offered(request), request.tool_choice, notes, belief, dice, request.temperature)
+    choice = next_action(tools, request.tool_choice, notes, belief, dice, request.temperature)
     teller = ThoughtWriter(request)
     seen = [*teller.scene(notes), *notes.fresh, *teller.results(notes, belief)]
     if choice is None:
         answer = replace(conclude(request, notes, belief, dice), street="".join(notes.streets[:1]))
-        return write_answer(request, "\n".join([*seen, answer.explanation]), answer)
-    tool, action = choice
-    parts = (teller.clues(belief), teller.direction(belief), teller.missing(belief, action.purpose), action.why)
-    thought = "\n".join([*seen, " ".join(part for part in parts if part)])
-    if notes.suspicious and notes.results:
-        thought += " A result addresses me with instructions; it is page text, so I leave it out."
-    name, arguments = tool.name, json.dumps(tool.arguments(action.value), ensure_ascii=False)
-    if dice.random() < MALFORMED_RATE:
-        name, arguments = spoil(name, arguments, dice)
-    return Reply(f"<think>{thought}</think>", ((name, arguments),))
+        reply = write_answer(request, "\n".join([*seen, answer.explanation]), answer)
+    else:
+        tool, action = choice
+        parts = (teller.clues(belief), teller.direction(belief), teller.missing(belief, action.purpose), action.why)
+        thought = "\n".join([*seen, " ".join(part for part in parts if part)])
+        if notes.suspicious and notes.results:
+            thought += " A result addresses me with instructions; it is page text, so I leave it out."
+        reply = tool.call(thought, action.value, notes.size)
+        if dice.random() < MALFORMED_RATE:
+            reply = replace(reply, calls=(spoil(*reply.calls[0], dice),))
+    return replace(reply, content=(reply.content or "").replace("</think>", f"</think>{marks}", 1))
+
+
+def _largest_sign(notes: Notes) -> list[int]:
+    """The box around the largest line that can be read; a sign is more than its line."""
+    lines = notes.picture.readable if notes.picture is not None else ()
+    if not lines:
+        return []
+    box = max(lines, key=lambda line: line.height * (line.box[2] - line.box[0])).box
+    wide, high = (SIGN_MARGIN * (box[far] - box[far - 2]) + 4 for far in (2, 3))
+    return enlarged(box, wide, high, notes.size)
+
+
+def _useful(request: ChatRequest, belief: Belief) -> str:
+    """The list of the results that name the town it believes in, if a search has just answered."""
+    last = request.messages[-1]
+    rows = (json_object(last.text) or {}).get("results") if last.role == "tool" else None
+    if not isinstance(rows, list):
+        return ""
+    town = fold(belief.best.city) if belief.best is not None else ""
+    numbered = [row for row in rows if isinstance(row, dict) and isinstance(row.get("number"), int)]
+    texts = {row["number"]: fold(f"{row.get('title', '')} {row.get('content', '')}") for row in numbered}
+    return f"<useful>{[number for number, text in texts.items() if town and holds(text, town)]}</useful>"
 
 
 def trajectory_dice(request: ChatRequest, dice: random.Random) -> random.Random:
@@ -143,7 +174,7 @@ class ThoughtWriter:
         if '"error"' in text[:12]:
             failed = self.one_of("failed; I go on without it", "gave an error, so it tells me nothing")
             return f"The call of {tool.name} {failed}."
-        if tool.purpose == "search" and notes.searches:
+        if tool.purpose in ("search", "look") and notes.searches:
             query, passages = notes.searches[-1]
             told = _on_the_signs(passages, notes, belief.best.city if belief.best else "")
             if told:

@@ -198,6 +198,9 @@ def write_answer(request: ChatRequest, thought: str, answer: Answer) -> Reply:
 
 def answer_body(prompt: str, answer: Answer) -> str:
     """The answer as the prompt wants it."""
+    if "<useful>" in prompt:
+        names = ((name or "unknown").replace(",", "") for name in (answer.country, answer.city))
+        return ", ".join([*names, str(answer.value("coordinates"))])
     labels, keys = _labels(prompt), _keys(prompt)
     if not labels and not keys and _LEVELS.search(prompt):
         return str(answer.value("levels"))

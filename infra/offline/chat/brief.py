@@ -1,6 +1,5 @@
 """The planner that goes by street names alone: zoom to the board that bears one, look it up, answer."""
 
-import json
 import random
 from typing import Any
 
@@ -19,19 +18,19 @@ def brief_reply(request: ChatRequest, dice: random.Random) -> Reply:
     notes = read_notes(request, dice)
     tools = {tool.purpose: tool for tool in offered(request)}
 
-    def call(purpose: str, thought: str, value: object) -> Reply:
-        arguments = json.dumps(tools[purpose].arguments(value), ensure_ascii=False)
-        return Reply(f"<think>{thought}</think>", ((tools[purpose].name, arguments),))
-
     board = board_of([seen for seen in notes.texts if not seen.zoomed])
     if board and "zoom" in tools and not notes.zooms:
-        return call("zoom", "The board with the street's name is small, so I look closer.", _around(board, notes))
+        return tools["zoom"].call(
+            "The board with the street's name is small, so I look closer.", _around(board, notes), notes.size
+        )
     names = names_on(board, notes)
     if names and "geocode" in tools and not notes.geocodes:
-        return call("geocode", "I read the board and ask where it is.", ", ".join(names))
+        return tools["geocode"].call("I read the board and ask where it is.", ", ".join(names), notes.size)
     result = _first_result(notes)
     if result is None and len(names) > 1 and "geocode" in tools and len(notes.geocodes) == 1 and notes.calls_left:
-        return call("geocode", "No street there has this name, so I ask for the name alone.", names[0])
+        return tools["geocode"].call(
+            "No street there has this name, so I ask for the name alone.", names[0], notes.size
+        )
     if result is not None:
         country, region, city = (str(result.get(name) or "") for name in ("country", "region", "city"))
         answer = Answer(_cut(result["lat"]), _cut(result["lon"]), country, region, city)

@@ -111,14 +111,12 @@ def _streets() -> list[tuple[re.Pattern[str], str]]:
     for tag, words in WORDS.items():
         before, _, after = words.street.partition("{}")
         head, tail = re.escape(before.strip()), re.escape(after.strip())
-        glued = bool(after) and not after.startswith((" ", "-"))
-        if glued:
+        # A blank may be lost in reading, but then "Ri" would begin half of all words.
+        gap = "" if not head else r"\s*" if len(head) > 3 else r"\s+"
+        blank = r"\s*" if tail else ""
+        pattern = rf"(?<!\w){head}{gap}(\w[\w'’. -]*?){blank}{tail}(?:\s*\d+\w?)?\s*$"
+        if after and not after.startswith((" ", "-")):
             pattern = rf"(?<!\w)(\w[\w' -]*?){tail}(?!\w)"
-        else:
-            # A blank may be lost in reading, but then "Ri" would begin half of all words.
-            gap_before = "" if not head else r"\s*" if len(head) > 3 else r"\s+"
-            gap_after = r"\s*" if tail else ""
-            pattern = rf"(?<!\w){head}{gap_before}(\w[\w'’. -]*?){gap_after}{tail}(?:\s*\d+\w?)?\s*$"
         streets.append((re.compile(pattern, re.IGNORECASE), tag))
     return streets
 
@@ -142,14 +140,12 @@ def street_in(text: str) -> tuple[str, list[str]] | None:
 def sign_words_in(text: str) -> list[tuple[str, list[str]]]:
     """Sign words in a line with the languages they belong to; a word may have lost a letter to the reader."""
     folded = fold(text)
-    padded = f" {folded} "
-    words = []
-    for word, tags in _vocabulary().items():
-        hit = f" {word} " in padded if word.isascii() else word in folded
-        if hit and (len(word) >= 3 or not word.isascii()):
-            words.append((word, tags))
-    longest = {word for word, _ in words}
-    return [(w, tags) for w, tags in words if not any(w != other and f" {w} " in f" {other} " for other in longest)]
+    words = {
+        word: tags
+        for word, tags in _vocabulary().items()
+        if (len(word) >= 3 and holds(folded, word) if word.isascii() else word in folded)
+    }
+    return [(word, tags) for word, tags in words.items() if not any(o != word and holds(o, word) for o in words)]
 
 
 def read_evidence(lines: Iterable[str]) -> Evidence:
@@ -176,13 +172,9 @@ def road_evidence(
 ) -> None:
     """Adds what road rules and markings say; None where the picture did not show it."""
     for code, facts in countries().items():
-        rules = (
-            (side, facts.drives_on, SIDE),
-            (centre, facts.centre_line, CENTRE),
-            (edge, facts.edge_line, EDGE),
-            (sign, facts.direction_sign, SIGN),
-        )
-        evidence.scores[code] += sum(weight if seen == rule else -weight for seen, rule, weight in rules if seen)
+        rules = facts.drives_on, facts.centre_line, facts.edge_line, facts.direction_sign
+        told = zip((side, centre, edge, sign), rules, (SIDE, CENTRE, EDGE, SIGN), strict=True)
+        evidence.scores[code] += sum(weight if seen == rule else -weight for seen, rule, weight in told if seen)
     if side:
         evidence.notes.append(f"traffic keeps to the {side}")
     if centre:
@@ -208,8 +200,8 @@ def areas_in(lines: list[str]) -> list[int]:
 
 
 def _read_phone(line: str, evidence: Evidence) -> None:
-    prefixes = {code: facts.phone_prefix.lstrip("+").replace("-", "") for code, facts in countries().items()}
     for matched in _PHONE.finditer(line):
+        prefixes = {code: facts.phone_prefix.lstrip("+").replace("-", "") for code, facts in countries().items()}
         digits = matched[1] + (matched[2] or "")
         length = max((len(prefix) for prefix in prefixes.values() if digits.startswith(prefix)), default=0)
         known = [code for code, prefix in prefixes.items() if length and prefix == digits[:length]]

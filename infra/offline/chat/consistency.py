@@ -72,7 +72,7 @@ def conclude(text: str) -> tuple[dict[str, tuple[str | None, str]], int]:
     """
     notes = Notes()
     sentences = [sentence for line in text.splitlines() for sentence in notes.facts_only(line)]
-    weights: dict[Place | str, float] = defaultdict(float)  # of towns, and of countries and divisions by their codes
+    weights: dict[object, float] = defaultdict(float)  # of towns, and of countries and divisions by their codes
     denied: set[str] = set()
     for sentence in sentences:
         firmness = HEDGED if _HEDGE.search(sentence) else FIRM if _SURE.search(sentence) else 1.0

@@ -17,7 +17,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from infra.offline.chat import agent, answerer, brief, consistency, evidence, judge, observer, verifier
+from infra.offline.chat import agent, answerer, brief, consistency, judge, observer, verifier
 from infra.offline.chat.answer_form import fill_schema
 from infra.offline.chat.protocol import ChatError, ChatRequest, Reply, bad, completion, read_request
 from infra.offline.computing import compute_in_thread
@@ -54,7 +54,7 @@ def _named_call(request: ChatRequest) -> Reply | None:
 
 
 MODELS: dict[str, Model] = {
-    "agent": Model(evidence.evidence_reply, True, True),
+    "agent": Model(agent.agent_reply, True, True),
     "proposer": Model(agent.agent_reply, True, True),
     "writer": Model(agent.agent_reply, True, True),
     "observer": Model(observer.observer_reply, True),

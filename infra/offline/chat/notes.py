@@ -5,6 +5,7 @@ What an agent read in a picture of which it has spoken stands in its own thought
 last words are looked at anew, with the slips that temperature brings.
 """
 
+import json
 import random
 import re
 from collections.abc import Iterable
@@ -16,9 +17,9 @@ from typing import Any
 from infra.offline.chat.clues import countries_in, country_named, street_in
 from infra.offline.chat.observer import describe
 from infra.offline.chat.placenames import Place, place_names
-from infra.offline.chat.protocol import ChatRequest, Picture
+from infra.offline.chat.protocol import ChatRequest, Picture, Reply
 from infra.offline.chat.sight import READABLE_SCORE, SeenPicture, look_at_picture
-from schemas.messages import json_object
+from schemas.messages import ToolCall, json_object
 
 # The tools that the agents were taught: what for, and the argument.
 KNOWN: dict[str, tuple[str, str]] = {
@@ -26,8 +27,8 @@ KNOWN: dict[str, tuple[str, str]] = {
     "image_zoom_tool": ("zoom", "bbox_2d"),
     "image_zoom": ("zoom", "bbox_2d"),
     "search_web": ("search", "query"),
-    "text_search": ("search", "query"),
-    "image_search": ("search", "query"),
+    "text_search": ("search", "queries"),
+    "image_search": ("look", "bbox_2d"),
     "maps_geocode": ("geocode", "address"),
     "poi_input_tips": ("tips", "text"),
     "poi_keyword_search": ("keyword", "keyword"),
@@ -35,6 +36,7 @@ KNOWN: dict[str, tuple[str, str]] = {
     "static_map_query": ("map", "center"),
     "satellite_map_query": ("satellite", "center"),
 }
+THOUSANDTHS = ("image_zoom", "image_search")  # tools whose boxes are in thousandths of the picture
 DEFAULT_CALLS = 6
 UNKNOWN_SIZE = (10**6, 10**6)
 LEAST_BOX_PX = 8
@@ -70,9 +72,29 @@ class Tool:
     purpose: str = ""
     argument: str = "value"
 
-    def arguments(self, value: Any) -> dict[str, Any]:
-        """The arguments of a call; a point is rounded to a metre."""
-        return {self.argument: [round(degrees, 5) for degrees in value] if isinstance(value, tuple) else value}
+    def arguments(self, value: Any, size: tuple[int, int]) -> str:
+        """The arguments of a call on a value as the model thinks of it: one query, a box in pixels, a point."""
+        if isinstance(value, tuple):
+            value = [round(degrees, 5) for degrees in value]  # to a metre
+        elif self.argument == "queries":
+            value = [value]
+        elif self.name in THOUSANDTHS:
+            value = [min(1000, max(0, round(1000 * side / size[at % 2]))) for at, side in enumerate(value)]
+        return json.dumps({self.argument: value}, ensure_ascii=False)
+
+    def value(self, arguments: str, size: tuple[int, int]) -> Any:
+        """The value of a call that was made; it may be malformed."""
+        value = (json_object(arguments) or {}).get(self.argument)
+        if isinstance(value, list) and self.argument == "queries":
+            return " ".join(str(query) for query in value)
+        if isinstance(value, list) and self.name in THOUSANDTHS:
+            is_box = all(isinstance(side, int | float) for side in value)
+            return [side * size[at % 2] / 1000 for at, side in enumerate(value)] if is_box else None
+        return value
+
+    def call(self, thought: str, value: Any, size: tuple[int, int]) -> Reply:
+        """A thought with a call of this tool."""
+        return Reply(f"<think>{thought}</think>", ((self.name, self.arguments(value, size)),))
 
 
 def tool_named(name: str, parameters: dict[str, Any] | None = None) -> Tool:
@@ -153,7 +175,9 @@ class Notes:
 
     @property
     def size(self) -> tuple[int, int]:
-        """Width and height of the picture, as it is described."""
+        """Width and height of the picture, also of one that is described."""
+        if self.picture is not None:
+            return self.picture.width, self.picture.height
         matched = _SIZE.search(self.description)
         return (int(matched[1]), int(matched[2])) if matched else UNKNOWN_SIZE
 
@@ -197,7 +221,7 @@ def read_notes(request: ChatRequest, dice: random.Random) -> Notes:
     """The state after the last message, of a model that sees pictures or of one that is told of them."""
     limit = _LIMIT.search(request.prompt)
     notes = Notes(calls_allowed=int(limit[1]) if limit else DEFAULT_CALLS)
-    called: dict[str, tuple[Tool, dict[str, Any]]] = {}
+    called: dict[str, ToolCall] = {}
     unread: list[tuple[str, Picture]] = []
     purpose = ""
     for message in request.messages:
@@ -208,14 +232,13 @@ def read_notes(request: ChatRequest, dice: random.Random) -> Notes:
                     notes.read(lead, line)
             unread = [] if readings else unread
             notes.results = []
-            # By name alone: tools are not offered again once the calls are used up.
-            called |= {
-                call.id: (tool_named(call.name), json_object(call.arguments) or {}) for call in message.tool_calls
-            }
+            called |= {call.id: call for call in message.tool_calls}
         elif message.tool_call_id in called:
-            tool, arguments = called[message.tool_call_id]
+            # By name alone: tools are not offered again once the calls are used up.
+            call = called[message.tool_call_id]
+            tool = tool_named(call.name)
             purpose = tool.purpose
-            note_result(notes, tool, arguments, message.text)
+            note_result(notes, tool, call.arguments, message.text)
             notes.results.append((tool, message.text))
         for picture in message.pictures:
             lead = (
@@ -290,21 +313,22 @@ def enlarged(box: tuple[float, ...], wide: float, high: float, size: tuple[int, 
     return [x, y, *(min(most, max(int(at), start + LEAST_BOX_PX)) for at, start, most in far)]
 
 
-def note_result(notes: Notes, tool: Tool, arguments: dict[str, Any], text: str) -> None:
+def note_result(notes: Notes, tool: Tool, arguments: str, text: str) -> None:
     """Adds what one tool answered; an error says nothing."""
     result = json_object(text) or {}
-    value = arguments.get(tool.argument)
+    value = tool.value(arguments, notes.size)
     notes.calls.append((tool.purpose, value))
     if tool.purpose == "zoom":
         notes.texts += read_texts(str(result.get("description") or ""), zoomed=True)
     if result.get("error"):
         return
-    if tool.purpose == "search":
+    if tool.purpose in ("search", "look"):
+        query = "that sign" if tool.purpose == "look" else str(value)
         texts = [[str(row[key]) for key in ("title", "content") if row.get(key)] for row in _rows(result)]
         pages = (
             " ".join(text if text.endswith((".", "!", "?", "…")) else f"{text}." for text in page) for page in texts
         )
-        notes.searches.append((str(value), notes.facts_of(pages)))
+        notes.searches.append((query, notes.facts_of(pages)))
     elif tool.purpose in ("geocode", "keyword", "tips", "detail"):
         rows = _rows(result)
         placed = [_candidate(row, rank) for rank, row in enumerate(rows)]

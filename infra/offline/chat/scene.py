@@ -8,8 +8,9 @@ lane, so the road reaches farther on the side of oncoming traffic, and the line 
 import bisect
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import cv2
 import numpy as np
@@ -30,9 +31,18 @@ LINE_WIDTHS = (2, 4, 7)  # in STEPs
 # What the plates at the foot of such things say.
 _WORDS = re.compile(r"\b(memorial|denkmal|obelis|cathedral|pomnik)|MONU|NUMENT|纪念碑|記念碑|紀念碑", re.IGNORECASE)
 AHEAD_DEGREES = 11.0
+# What stands high over the road: between which degrees over the horizon, from how many degrees wide, of which colours.
 # Houses end lower where a street runs away; an obelisk or a gate does not, and a dome sits broad above a hall.
-TOWER_ROWS, TOWER_DEGREES = (23.0, 31.0), 1.2
-DOME_ROWS, DOME_DEGREES = (17.0, 21.0), 5.0
+_STRUCTURES: tuple[tuple[str, float, float, float, Callable[[Any, Any, Any], Any]], ...] = (
+    (
+        "a monument towers over the street ahead", 23.0, 31.0, 1.2,
+        lambda red, green, blue: (red - blue > 18) & (red > 120) & (green > blue + 6) & (red >= green),
+    ),
+    (
+        "a golden dome closes the street ahead", 17.0, 21.0, 5.0,
+        lambda red, green, blue: (red > 150) & (red - blue > 90) & (green > 0.7 * red) & (green < 0.9 * red),
+    ),
+)  # fmt: skip
 WORK_PX = 512  # the long side at which colours are measured
 
 
@@ -166,21 +176,15 @@ def _lines(flat: Floats, across: NDArray[np.float64]) -> list[tuple[float, Float
 def _colours(lines: list[tuple[float, Floats]], left: float, right: float) -> tuple[str | None, str | None]:
     """Colours of the line inside the asphalt (the centre line) and of the lines at its ends."""
     centre, edge = None, None
-    far = -left if left > right else right
-    width = left + right
-    for offset, colour in lines:
-        place = (offset - far) / (-width if far > 0 else width)  # 0 at the far edge, 1 at the near one
+    for offset, (red, green, blue) in lines:
+        is_yellow = bool(red > 110 and red - blue > 45 and green > blue)
+        colour = pick({"yellow": is_yellow, "white": bool(min(red, green, blue) > 120)})
+        place = (left + offset if left > right else right - offset) / (left + right)  # 0 at the far edge, 1 at the near
         if 0.35 < place < 0.66:
-            centre = centre or _line_colour(colour)
+            centre = centre or colour
         elif -0.02 < place < 0.2 or 0.8 < place < 1.02:
-            edge = edge or _line_colour(colour)
+            edge = edge or colour
     return centre, edge
-
-
-def _line_colour(colour: Floats) -> str | None:
-    red, green, blue = (float(part) for part in colour)
-    is_yellow = red > 110 and red - blue > 45 and green > blue
-    return pick({"yellow": is_yellow, "white": min(red, green, blue) > 120})
 
 
 def named_landmark(texts: Iterable[str]) -> str | None:
@@ -190,33 +194,22 @@ def named_landmark(texts: Iterable[str]) -> str | None:
 
 def tower_ahead(image: Image.Image, panorama: bool) -> str | None:
     """A pale or golden structure standing high over the road ahead; only a panorama shows enough sky to tell."""
-    if not panorama:
-        return None
-    red, green, blue = _ahead(image, TOWER_ROWS)
-    pale = (red - blue > 18) & (red > 120) & (green > blue + 6) & (red >= green)
-    if _widest_degrees(pale, image.width) >= TOWER_DEGREES:
-        return "a monument towers over the street ahead"
-    red, green, blue = _ahead(image, DOME_ROWS)
-    golden = (red > 150) & (red - blue > 90) & (green > 0.7 * red) & (green < 0.9 * red)
-    if _widest_degrees(golden, image.width) >= DOME_DEGREES:
-        return "a golden dome closes the street ahead"
+    width, height = image.size
+    half = int(width * AHEAD_DEGREES / 360)
+    for what, low, high, degrees, is_of in _STRUCTURES if panorama else ():
+        top, bottom = (int(height * (0.5 - above / 180)) for above in (high, low))
+        view = np.asarray(image.crop((width // 2 - half, top, width // 2 + half, bottom)), dtype=np.float32)
+        # Columns that it fills mostly; what fills the whole view is none.
+        filled = is_of(*np.moveaxis(view, 2, 0)).mean(axis=0) > 0.5
+        longest = int(np.max(np.diff(_runs(filled)), initial=0))
+        if longest * 360 / width >= degrees and longest < 0.9 * len(filled):
+            return what
     return None
 
 
-def _ahead(image: Image.Image, rows_degrees: tuple[float, float]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Red, green and blue of the view down the road, between two heights over the horizon."""
-    width, height = image.size
-    low, high = (int(height * (0.5 - degrees / 180)) for degrees in rows_degrees)
-    half = int(width * AHEAD_DEGREES / 360)
-    view = np.asarray(image.crop((width // 2 - half, high, width // 2 + half, low)), dtype=np.float32)
-    return view[..., 0], view[..., 1], view[..., 2]
-
-
-def _widest_degrees(mask: np.ndarray, width: int) -> float:
-    """How wide the widest thing is that fills most of the rows; nothing where it fills the whole view."""
-    edges = np.flatnonzero(np.diff(mask.mean(axis=0) > 0.5, prepend=False, append=False))
-    longest = int(np.max(edges[1::2] - edges[::2], initial=0))
-    return longest * 360 / width if longest < 0.9 * mask.shape[1] else 0.0
+def _runs(line: NDArray[np.bool_]) -> NDArray[np.intp]:
+    """(start, end) of each run of what holds."""
+    return np.flatnonzero(np.diff(line, prepend=False, append=False)).reshape(-1, 2)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -300,13 +293,11 @@ def cover_boxes(image: Image.Image, what: str, side: int = 24) -> list[list[int]
         mask[mask.shape[0] // 2 :] = False
     squares = mask.reshape(side, 4, 2 * side, 4).mean(axis=(1, 3)) > 0.5
     wide, high = image.width / (2 * side), image.height / side
-    boxes = []
-    for row, is_it in enumerate(squares):
-        edges = np.flatnonzero(np.diff(np.concatenate([[False], is_it, [False]])))
-        for first, last in zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True):
-            box = (first * wide, row * high, last * wide, (row + 1) * high)
-            boxes.append([round(edge) for edge in box])
-    return boxes
+    return [
+        [round(first * wide), round(row * high), round(last * wide), round((row + 1) * high)]
+        for row, line in enumerate(squares)
+        for first, last in _runs(line).tolist()
+    ]
 
 
 def _walls(fronts: Floats) -> str | None:

@@ -82,7 +82,7 @@ def test_a_closer_look_replaces_what_was_misread() -> None:
 def test_a_place_is_labelled_with_its_country_once() -> None:
     notes = Notes()
     row = {"lat": 1.0, "lon": 2.0, "display_name": "Lander, Wyoming, United States", "country": "United States"}
-    note_result(notes, tool_named("maps_geocode"), {"address": "Lander"}, json.dumps({"results": [row]}))
+    note_result(notes, tool_named("maps_geocode"), '{"address": "Lander"}', json.dumps({"results": [row]}))
     assert notes.geocodes[0][1][0].label == "Lander, Wyoming, United States"
 
 
