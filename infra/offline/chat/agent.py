@@ -43,7 +43,8 @@ def agent_reply(request: ChatRequest, dice: random.Random) -> Reply:
         return writer.write_json(request, notes, belief, dice, conclude(request, notes, belief, dice))
     choice = next_action(tools, request.tool_choice, notes, belief, dice, request.temperature)
     teller = ThoughtWriter(request)
-    seen = [*teller.scene(notes), *notes.fresh, *teller.results(notes, belief)]
+    results = [teller.result(tool, text, notes, belief) for tool, text in notes.results]
+    seen = [*teller.scene(notes), *notes.fresh, *filter(None, results)]
     if choice is None:
         answer = replace(conclude(request, notes, belief, dice), street="".join(notes.streets[:1]))
         reply = write_answer(request, "\n".join([*seen, answer.explanation]), answer)
@@ -165,12 +166,8 @@ class ThoughtWriter:
             return self.one_of("What is missing is the exact point.", "What I lack are coordinates.")
         return self.one_of("What is missing is a proof of the town.", "The town is not certain yet.")
 
-    def results(self, notes: Notes, belief: Belief) -> list[str]:
-        """What the tools' answers say, a sentence each, with their own words."""
-        told = [self._of_result(tool, text, notes, belief) for tool, text in notes.results]
-        return [sentence for sentence in told if sentence]
-
-    def _of_result(self, tool: Tool, text: str, notes: Notes, belief: Belief) -> str:
+    def result(self, tool: Tool, text: str, notes: Notes, belief: Belief) -> str:
+        """What a tool's answer says, in a sentence with its own words."""
         if '"error"' in text[:12]:
             failed = self.one_of("failed; I go on without it", "gave an error, so it tells me nothing")
             return f"The call of {tool.name} {failed}."

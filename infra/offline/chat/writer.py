@@ -34,7 +34,22 @@ def wants_json(request: ChatRequest) -> bool:
 
 def write_json(request: ChatRequest, notes: Notes, belief: Belief, dice: random.Random, answer: Answer) -> Reply:
     """The JSON object with the model's answer in it, or with another's that its own look supports better."""
-    known = _known_values(request, notes, belief, dice, answer)
+    answer, review = weighed_with_others(request, notes, belief, answer)
+    levels = level_thoughts(answer, notes, belief)
+    known: dict[str, Any] = {
+        # Everything the model could say, under the names recipes give it.
+        **(facts_of(notes.picture) if notes.picture is not None else {}),
+        **levels,
+        "ChainOfThought": {key: levels[key] for key in LEVELS.values()},
+        **review,
+        **{name: answer.value(name) for name in ("country", "region", "city", "place", "location", "lat", "lon")},
+        **dict.fromkeys(("thought", "reasoning", "reason", "explanation"), answer.explanation),
+        "confidence": answer.confidence,
+        "clues": [*(f"text '{word}'" for word in notes.words[:6]), *belief.reasons[:4]] or ["few clues stand out"],
+        "text": notes.words,
+        "boxes": _boxes(notes, dice, request.temperature),
+        "queries": _queries(belief, answer, notes),
+    }
     if notes.picture is None:
         # A person's notes: what follows the last mention of notes, else all of it.
         known |= levels_of_notes(request.said_by("user").rpartition("notes:")[2])
@@ -49,27 +64,6 @@ def _shown_form(request: ChatRequest) -> list[str]:
     """The keys of the last object the prompt shows that asks for more than where the picture was taken."""
     shown = [keys for keys in shown_keys(request.prompt) if not {"name", "arguments"} <= {*keys}]  # a tool call
     return next((keys for keys in reversed(shown) if any(field_of(key) is None for key in keys)), [])
-
-
-def _known_values(
-    request: ChatRequest, notes: Notes, belief: Belief, dice: random.Random, own: Answer
-) -> dict[str, Any]:
-    """Everything the model could say, under the names recipes give it."""
-    answer, review = weighed_with_others(request, notes, belief, own)
-    levels = level_thoughts(answer, notes, belief)
-    return {
-        **(facts_of(notes.picture) if notes.picture is not None else {}),
-        **levels,
-        "ChainOfThought": {key: levels[key] for key in LEVELS.values()},
-        **review,
-        **{name: answer.value(name) for name in ("country", "region", "city", "place", "location", "lat", "lon")},
-        **dict.fromkeys(("thought", "reasoning", "reason", "explanation"), answer.explanation),
-        "confidence": answer.confidence,
-        "clues": [*(f"text '{word}'" for word in notes.words[:6]), *belief.reasons[:4]] or ["few clues stand out"],
-        "text": notes.words,
-        "boxes": _boxes(notes, dice, request.temperature),
-        "queries": _queries(belief, answer, notes),
-    }
 
 
 def weighed_with_others(
