@@ -6,6 +6,7 @@ import sys
 import threading
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
+from typing import Any
 
 import cv2
 import numpy as np
@@ -49,6 +50,8 @@ class _Eyes:
         os.environ["ORT_DISABLE_TELEMETRY"] = "1"
         sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]
         from rapidocr import EngineType, RapidOCR
+        from rapidocr.ch_ppocr_det import TextDetector
+        from rapidocr.ch_ppocr_rec import TextRecognizer
 
         # OpenVINO finds the same boxes in a third of the time; the recogniser gains nothing from it.
         finder = EngineType.OPENVINO if find_spec("openvino") else EngineType.ONNXRUNTIME
@@ -65,8 +68,12 @@ class _Eyes:
             "Det.limit_side_len": 4096,
             "Det.box_thresh": 0.45,
         }
-        reader = RapidOCR(params=params)
-        self.detector, self.recogniser = reader._load_det_model(), reader._load_rec_model()
+        config = RapidOCR(params=params).cfg
+        for part in (config.Det, config.Rec):
+            part.engine_cfg = config.EngineConfig[part.engine_type.value]
+            part.model_root_dir = config.Global.model_root_dir
+        config.Rec.font_path = config.Global.font_path
+        self.detector, self.recogniser = TextDetector(config.Det), TextRecognizer(config.Rec)
 
 
 _of_thread = threading.local()  # eyes are loaded when a thread first needs them; few threads compute
@@ -96,7 +103,7 @@ def read_text(image: Image.Image) -> list[TextLine]:
     small = np.ascontiguousarray(cv2.resize(full[top:bottom], size, interpolation=shrink), dtype=np.uint8)
     eyes = _eyes()
     boxes = eyes.detector(small).boxes
-    found = [] if boxes is None else boxes
+    found: Any = [] if boxes is None else boxes
     quads = [np.asarray(quad, np.float64) * (wide / size[0], high / size[1]) + (0, top) for quad in found]
     quads = sorted((quad for quad in quads if _like_writing(quad)), key=_quad_height, reverse=True)[:MAX_LINES]
     return _recognise(eyes, full, quads) if quads else []
