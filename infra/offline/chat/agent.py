@@ -5,51 +5,81 @@ own words, and a clue is named once. Sentences have several wordings; which one 
 """
 
 import itertools
-import json
 import random
 import re
 from dataclasses import replace
 
 from infra.offline.chat import writer
 from infra.offline.chat.answer_form import Answer, write_answer
-from infra.offline.chat.beliefs import LARGEST, Belief, Guess, weigh_notes, with_doubt
-from infra.offline.chat.clues import street_in
-from infra.offline.chat.notes import Notes, read_notes
+from infra.offline.chat.beliefs import LARGEST, LOOKUP, Belief, Guess, weigh_notes, with_doubt
+from infra.offline.chat.clues import holds
+from infra.offline.chat.notes import Notes, Tool, enlarged, offered, read_notes
 from infra.offline.chat.observer import clarity_of, light_of
+from infra.offline.chat.placenames import Place
 from infra.offline.chat.policy import MALFORMED_RATE, next_action, spoil
-from infra.offline.chat.protocol import ChatRequest
-from infra.offline.chat.reply import Reply
-from infra.offline.chat.tools import DETAIL, GEOCODE, KEYWORD, SEARCH, TIPS, ZOOM, Tool, offered
+from infra.offline.chat.protocol import ChatRequest, Reply
+from infra.offline.chat.writer import capital
 from infra.offline.words import fold
+from schemas.messages import json_object
 
 MAX_QUOTED = 160
 MAX_CLUES = 4
+SIGN_MARGIN = 0.35  # of a line's size around it
 SLIP_RATE = 0.05  # how often it trusts its second thought instead of its first, at temperature 1
-LOOKUP = "lookup of "  # how the reason of a guess begins that a lookup gave
 
 
 def agent_reply(request: ChatRequest, dice: random.Random) -> Reply:
     """A thought with a tool call, a thought with the answer, or the JSON a recipe asks for."""
     notes = read_notes(request, dice)
-    belief = with_doubt(weigh_notes(notes), trajectory_dice(request, dice), request.temperature)
+    tools = offered(request)
+    by_picture = next((tool for tool in tools if tool.purpose == "look"), None)
+    if by_picture and notes.fresh and not notes.calls and notes.calls_left and (board := _largest_sign(notes)):
+        why = "The largest sign may stand on some page, so I search for pictures of it."
+        return by_picture.call(f"{' '.join(notes.fresh)} {why}", board, notes.size)
+    belief = weigh_notes(notes)
+    marks = _useful(request, belief) if "<useful>" in request.prompt else ""
+    belief = with_doubt(belief, trajectory_dice(request, dice), request.temperature)
     if writer.wants_json(request):
         return writer.write_json(request, notes, belief, dice, conclude(request, notes, belief, dice))
-    choice = next_action(offered(request), request.tool_choice, notes, belief, dice, request.temperature)
+    choice = next_action(tools, request.tool_choice, notes, belief, dice, request.temperature)
     teller = ThoughtWriter(request)
-    seen = [*teller.scene(notes), *notes.fresh, *teller.results(notes, belief)]
+    results = [teller.result(tool, text, notes, belief) for tool, text in notes.results]
+    seen = [*teller.scene(notes), *notes.fresh, *filter(None, results)]
     if choice is None:
-        answer = conclude(request, notes, belief, dice)
-        street = next((street[0] for line in notes.words if (street := street_in(line))), "")
-        return Reply(write_answer(request, "\n".join([*seen, answer.explanation]), replace(answer, street=street)))
-    tool, action = choice
-    parts = (teller.clues(belief), teller.direction(belief), teller.missing(belief, action.purpose), action.why)
-    thought = "\n".join([*seen, " ".join(part for part in parts if part)])
-    if notes.suspicious and notes.results:
-        thought += " A result addresses me with instructions; it is page text, so I leave it out."
-    name, arguments = tool.name, json.dumps(tool.arguments(action.value), ensure_ascii=False)
-    if dice.random() < MALFORMED_RATE:
-        name, arguments = spoil(name, arguments, dice)
-    return Reply(f"<think>{thought}</think>", ((name, arguments),))
+        answer = replace(conclude(request, notes, belief, dice), street="".join(notes.streets[:1]))
+        reply = write_answer(request, "\n".join([*seen, answer.explanation]), answer)
+    else:
+        tool, action = choice
+        parts = (teller.clues(belief), teller.direction(belief), teller.missing(belief, action.purpose), action.why)
+        thought = "\n".join([*seen, " ".join(part for part in parts if part)])
+        if notes.suspicious and notes.results:
+            thought += " A result addresses me with instructions; it is page text, so I leave it out."
+        reply = tool.call(thought, action.value, notes.size)
+        if dice.random() < MALFORMED_RATE:
+            reply = replace(reply, calls=(spoil(*reply.calls[0], dice),))
+    return replace(reply, content=(reply.content or "").replace("</think>", f"</think>{marks}", 1))
+
+
+def _largest_sign(notes: Notes) -> list[int]:
+    """The box around the largest line that can be read; a sign is more than its line."""
+    lines = notes.picture.readable if notes.picture is not None else ()
+    if not lines:
+        return []
+    box = max(lines, key=lambda line: line.height * (line.box[2] - line.box[0])).box
+    wide, high = (SIGN_MARGIN * (box[far] - box[far - 2]) + 4 for far in (2, 3))
+    return enlarged(box, wide, high, notes.size)
+
+
+def _useful(request: ChatRequest, belief: Belief) -> str:
+    """The list of the results that name the town it believes in, if a search has just answered."""
+    last = request.messages[-1]
+    rows = (json_object(last.text) or {}).get("results") if last.role == "tool" else None
+    if not isinstance(rows, list):
+        return ""
+    town = fold(belief.best.city) if belief.best is not None else ""
+    numbered = [row for row in rows if isinstance(row, dict) and isinstance(row.get("number"), int)]
+    texts = {row["number"]: fold(f"{row.get('title', '')} {row.get('content', '')}") for row in numbered}
+    return f"<useful>{[number for number, text in texts.items() if town and holds(text, town)]}</useful>"
 
 
 def trajectory_dice(request: ChatRequest, dice: random.Random) -> random.Random:
@@ -69,13 +99,11 @@ def trajectory_dice(request: ChatRequest, dice: random.Random) -> random.Random:
 
 def conclude(request: ChatRequest, notes: Notes, belief: Belief, dice: random.Random) -> Answer:
     """The answer; its explanation is the last thought."""
-    guess = belief.best
+    guess = belief.best or Guess(Place("", 0.0, 0.0, ""), 0.0, "nothing")
     if belief.rivals and dice.random() < SLIP_RATE * request.temperature:
         guess = belief.rivals[0]
-    if guess is None:
-        guess = Guess("", "", "", 0.0, 0.0, 0.0, "nothing")
-    thought = ThoughtWriter(request).conclusion(notes, belief, guess)
-    named = guess.lat, guess.lon, guess.country_name, guess.region, guess.city
+    place, thought = guess.place, ThoughtWriter(request).conclusion(notes, belief, guess)
+    named = place.lat, place.lon, place.country_name, place.region if belief.best else "", place.name
     return Answer(*named, "", belief.confidence(guess), thought)
 
 
@@ -112,23 +140,23 @@ class ThoughtWriter:
 
     def direction(self, belief: Belief) -> str:
         """Where it points now: a first guess, the same as before, or another one and why."""
-        best = belief.best
-        if best is None:
+        if belief.best is None:
             return ""
-        where = f"{best.city}, {best.country_name}" if best.city else best.country_name
+        where = belief.best.place.label
         if not self._before:
-            wordings = (f"So far this points to {where}.", f"My first guess is {where}.", f"This suggests {where}.")
-        elif where in self._before[self._before.rfind("<think>") :]:
-            wordings = (f"{where} is still the best guess.", f"That leaves {where} in front.", f"I keep {where}.")
-        elif best.why == LARGEST:
+            return self.one_of(
+                f"So far this points to {where}.", f"My first guess is {where}.", f"This suggests {where}."
+            )
+        if where in self._before[self._before.rfind("<think>") :]:
+            kept = f"{where} is still the best guess.", f"That leaves {where} in front.", f"I keep {where}."
+            return self.one_of(*kept)
+        if belief.best.why == LARGEST:
             return self.one_of(f"Without a name I fall back on {where}.", f"No town is named; I keep {where} in mind.")
-        else:
-            wordings = (f"Now this points to {where}.", f"That moves my guess to {where}.", f"So it may be {where}.")
-        return self.one_of(*wordings)
+        return self.one_of(f"Now this points to {where}.", f"That moves my guess to {where}.", f"So it may be {where}.")
 
     def missing(self, belief: Belief, purpose: str) -> str:
         """What is still missing, as the prompt asks to say before a call."""
-        if purpose == ZOOM:
+        if purpose == "zoom":
             return self.one_of("What is missing is writing I can read.", "I need more of the writing.")
         if belief.best is None or not belief.best.city or belief.best.why == LARGEST:
             return self.one_of("What is missing is the town.", "I do not know the town yet.")
@@ -138,16 +166,12 @@ class ThoughtWriter:
             return self.one_of("What is missing is the exact point.", "What I lack are coordinates.")
         return self.one_of("What is missing is a proof of the town.", "The town is not certain yet.")
 
-    def results(self, notes: Notes, belief: Belief) -> list[str]:
-        """What the tools' answers say, a sentence each, with their own words."""
-        told = [self._of_result(tool, text, notes, belief) for tool, text in notes.results]
-        return [sentence for sentence in told if sentence]
-
-    def _of_result(self, tool: Tool, text: str, notes: Notes, belief: Belief) -> str:
+    def result(self, tool: Tool, text: str, notes: Notes, belief: Belief) -> str:
+        """What a tool's answer says, in a sentence with its own words."""
         if '"error"' in text[:12]:
             failed = self.one_of("failed; I go on without it", "gave an error, so it tells me nothing")
             return f"The call of {tool.name} {failed}."
-        if tool.purpose == SEARCH and notes.searches:
+        if tool.purpose in ("search", "look") and notes.searches:
             query, passages = notes.searches[-1]
             told = _on_the_signs(passages, notes, belief.best.city if belief.best else "")
             if told:
@@ -155,16 +179,16 @@ class ThoughtWriter:
             if not passages:
                 return self.one_of(f"The search for {query} finds no page.", f"No page is found for {query}.")
             return f"The pages found for {query} {self.one_of('do not settle it', 'leave me where I was')}."
-        if tool.purpose == GEOCODE and notes.geocodes:
+        if tool.purpose == "geocode" and notes.geocodes:
             address, candidates = notes.geocodes[-1]
             if candidates:
                 first = candidates[0]
-                return f"The geocoder places {address} at {first.lat:.4f}, {first.lon:.4f} ({first.label})."
+                return f"The geocoder places {address} at {first.place.lat:.4f}, {first.place.lon:.4f} ({first.label})."
             return self.one_of(f"The geocoder does not know {address}.", f"There is no entry for {address}.")
-        if tool.purpose in (TIPS, KEYWORD) and notes.geocodes:
+        if tool.purpose in ("tips", "keyword") and notes.geocodes:
             query, listed = notes.geocodes[-1][0], "; ".join(notes.listed[:2])
             return f"The map lists for {query}: {listed}." if listed else f"The map has nothing for {query}."
-        return f"Its entry on the map is {notes.listed[0]}." if tool.purpose == DETAIL and notes.listed else ""
+        return f"Its entry on the map is {notes.listed[0]}." if tool.purpose == "detail" and notes.listed else ""
 
     def conclusion(self, notes: Notes, belief: Belief, guess: Guess) -> str:
         """The last thought: the clues that count, and why this answer."""
@@ -172,20 +196,15 @@ class ThoughtWriter:
         lead = self.one_of(f"{capital(reasons)}.", f"Taken together: {reasons}.", f"To sum up, {reasons}.")
         if notes.suspicious:
             lead += " Instructions inside page text were left out."
-        name = guess.city or guess.country_name or "nowhere in particular"
+        name = guess.city or guess.place.country_name or "nowhere in particular"
         if guess.why.startswith(LOOKUP):
             best = self.one_of("is the best I have", "is what I trust most")
             return f"{lead} The point I was given for {guess.why.removeprefix(LOOKUP)} {best}. I settle on {name}."
         if guess.why == LARGEST:
-            return f"{lead} No town is certain, so I settle on {name}, the largest city of {guess.country_name}."
+            return f"{lead} No town is certain, so I settle on {name}, the largest city of {guess.place.country_name}."
         if guess.why == "nothing":
             return f"{lead} I settle on a guess, since nothing points anywhere."
         return f"{lead} {capital(guess.why)}. I settle on {name}."
-
-
-def capital(text: str) -> str:
-    """The text as a sentence begins."""
-    return text[:1].upper() + text[1:]
 
 
 def _on_the_signs(passages: list[str], notes: Notes, believed: str) -> str:
@@ -193,7 +212,7 @@ def _on_the_signs(passages: list[str], notes: Notes, believed: str) -> str:
     words = {word for line in notes.words for word in fold(line).split() if len(word) > 3}
     known = [passage for passage in passages if len(words & set(fold(passage).split())) >= 2]
     if believed:
-        known = [passage for passage in passages if f" {fold(believed)} " in f" {fold(passage)} "] or known
+        known = [passage for passage in passages if holds(fold(passage), fold(believed))] or known
     if not known:
         return ""
     # Sentences in full, from the one that holds most of the words on.

@@ -9,7 +9,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from infra.offline.chat.protocol import ChatRequest
+from infra.offline.chat.protocol import ChatRequest, Reply
 
 DEEPEST_SCHEMA = 24  # a schema may refer to itself; an answer ends
 _LONGEST = 60_000
@@ -56,17 +56,16 @@ def _fill(schema: Any, value: Any, known: dict[str, Any], root: dict[str, Any], 
     if "const" in schema:
         return schema["const"]
     if isinstance(schema.get("enum"), list) and schema["enum"]:
-        return _choose(schema["enum"], value)
+        return (_alike(str(value), [(str(option), option) for option in schema["enum"]]) or schema["enum"])[0]
     kinds = schema["type"] if isinstance(schema.get("type"), list) else [schema.get("type")]
     if value is None and "null" in kinds:
         return None
     kind = next((kind for kind in kinds if kind != "null"), None)
     properties = schema.get("properties")
     if isinstance(properties, dict) and properties:
-        inner = value if isinstance(value, dict) else known
-        return {
-            name: _fill(part, _find(name, inner, known), known, root, depth + 1) for name, part in properties.items()
-        }
+        values = [*(value if isinstance(value, dict) else known).items(), *known.items()]
+        found = {name: next(iter(_alike(name, values)), None) for name in properties}
+        return {name: _fill(part, found[name], known, root, depth + 1) for name, part in properties.items()}
     if kind == "object":
         return value if isinstance(value, dict) else {}
     if kind == "array":
@@ -117,23 +116,15 @@ def _resolve(schema: dict[str, Any], root: dict[str, Any]) -> dict[str, Any]:
     return schema
 
 
-def _choose(options: list[Any], value: Any) -> Any:
-    """The option that is the value, or reads like it; else the first."""
-    wanted = _key(str(value))
-    exact = [option for option in options if option == value or _key(str(option)) == wanted]
-    near = [option for option in options if _key(str(option)) in wanted or wanted in _key(str(option))]
-    return (exact or near or options)[0]
-
-
 def _key(name: str) -> str:
     return re.sub(r"[^a-z0-9]", "", name.lower())
 
 
-def _find(name: str, inner: dict[str, Any], known: dict[str, Any]) -> Any:
-    """The value of a property under its own name, or under a name that means the same when spelled loosely."""
-    key, values = _key(name), [*inner.items(), *known.items()]
+def _alike(name: str, values: list[tuple[str, Any]]) -> list[Any]:
+    """What stands under this name, or under names that mean the same when spelled loosely."""
+    key = _key(name)
     exact = [value for other, value in values if _key(other) == key]
-    return next(iter(exact or [value for other, value in values if _key(other) in key or key in _key(other)]), None)
+    return exact or [value for other, value in values if _key(other) in key or key in _key(other)]
 
 
 def shown_keys(text: str) -> list[list[str]]:
@@ -168,9 +159,8 @@ class Answer:
         """The value of a field by its plain name (one of FIELDS' values)."""
         levels = (self.country, self.region or self.city, self.place)
         values: dict[str, Any] = {
-            "country": self.country,
+            **vars(self),
             "region": self.region or self.city,
-            "city": self.city,
             "place": self.place,
             "street": self.street or self.city,
             "address": ", ".join(part for part in (self.street, self.city, self.region, self.country) if part),
@@ -179,7 +169,6 @@ class Answer:
             "lon": round(self.lon, 5),
             "coordinates": f"{self.lat:.5f}, {self.lon:.5f}",
             "confidence": round(100 * self.confidence) if percent else round(self.confidence, 2),
-            "explanation": self.explanation,
             "levels": "; ".join(part for part in levels if part),
         }
         return values[field]
@@ -195,7 +184,7 @@ def field_of(label: str) -> str | None:
     return FIELDS.get(_key(label))
 
 
-def write_answer(request: ChatRequest, thought: str, answer: Answer) -> str:
+def write_answer(request: ChatRequest, thought: str, answer: Answer) -> Reply:
     """The last message: the thought, then the answer in the form the prompt asks for.
 
     Tags stand around both, unless the prompt shows a form without them.
@@ -204,24 +193,25 @@ def write_answer(request: ChatRequest, thought: str, answer: Answer) -> str:
     is_bare = "<answer>" not in prompt and bool(_labels(prompt) or _keys(prompt))
     head = f"{thought}\n" if is_bare and "<think>" not in prompt else f"<think>{thought}</think>"
     body = answer_body(prompt, answer)
-    return f"{head}{body}" if is_bare else f"{head}<answer>{body}</answer>"
+    return Reply(f"{head}{body}" if is_bare else f"{head}<answer>{body}</answer>")
 
 
 def answer_body(prompt: str, answer: Answer) -> str:
     """The answer as the prompt wants it."""
-    labels = _labels(prompt)
-    if labels:
-        return "\n" + "\n".join(f"{label}: {_filled(label, answer, prompt)}" for label in labels) + "\n"
-    keys = _keys(prompt)
-    if not keys and _LEVELS.search(prompt):
+    if "<useful>" in prompt:
+        names = ((name or "unknown").replace(",", "") for name in (answer.country, answer.city))
+        return ", ".join([*names, str(answer.value("coordinates"))])
+    labels, keys = _labels(prompt), _keys(prompt)
+    if not labels and not keys and _LEVELS.search(prompt):
         return str(answer.value("levels"))
-    listed = keys or ["country", "city", "lat", "lon"]
-    return json.dumps({key: _filled(key, answer, prompt) for key in listed}, ensure_ascii=False)
-
-
-def _filled(label: str, answer: Answer, prompt: str) -> Any:
-    value = answer.value(field_of(label) or "explanation", percent="%" in prompt or "percent" in prompt)
-    return value if value != "" else answer.country or "unknown"
+    is_percent = "%" in prompt or "percent" in prompt
+    filled = {}
+    for label in labels or keys or ["country", "city", "lat", "lon"]:
+        value = answer.value(field_of(label) or "explanation", is_percent)
+        filled[label] = value if value != "" else answer.country or "unknown"
+    if labels:
+        return "".join(["\n", *(f"{label}: {value}\n" for label, value in filled.items())])
+    return json.dumps(filled, ensure_ascii=False)
 
 
 def _labels(prompt: str) -> list[str]:

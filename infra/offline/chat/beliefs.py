@@ -1,40 +1,47 @@
-"""What the planner believes so far: guesses with their odds, and what would be worth asking next."""
+"""What a model believes so far: guesses with their odds, and what would be worth asking next."""
 
 import math
 import random
 import re
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
-from infra.offline.chat.clues import Evidence, countries_in, read_evidence, road_evidence, sign_words_in, street_in
+from infra.offline.chat.clues import (
+    Evidence,
+    countries_in,
+    holds,
+    read_evidence,
+    road_evidence,
+    sign_words_in,
+    street_in,
+)
 from infra.offline.chat.notes import Candidate, Notes
-from infra.offline.chat.placenames import Match, Place, place_names
-from infra.offline.facts import countries
-from infra.offline.gazetteer import admin1_names, gazetteer
+from infra.offline.chat.placenames import Match, Place, country_name, place_names
+from infra.offline.gazetteer import admin1_names
 from infra.offline.words import fold, telling_words
 
 LARGEST = "its largest city"  # why a town is guessed of which nothing was seen
+LOOKUP = "lookup of "  # how the reason of a guess begins that a lookup gave
 SETTLED_ODDS = 2.5  # how far the best guess must lead before no further search is made
 BIGGEST_CITY = 0.5  # what "no name known, but this country" is worth beside a name on a sign
 NEAR_DEGREES = 0.45
 DOUBT = 1.2  # spread of its second thoughts at temperature 1, in log-odds
+MOST_PAGES = 6
 
 
 @dataclass(frozen=True)
 class Guess:
-    country: str
-    country_name: str
-    city: str
-    lat: float
-    lon: float
+    """A town that may be the answer."""
+
+    place: Place
     score: float
     why: str
+    found_by: str = "name"  # name | page | area | country
 
     @property
-    def region(self) -> str:
-        """The first-level division the guess lies in, as a person would say it."""
-        row, away_km = gazetteer().nearest(self.lat, self.lon)[0]
-        return admin1_names().get(gazetteer().region_code(row), "") if away_km < 60 else ""
+    def city(self) -> str:
+        return self.place.name
 
 
 @dataclass
@@ -51,19 +58,17 @@ class Belief:
     @property
     def rivals(self) -> list[Guess]:
         """Guesses that mean another place than the best one."""
-        return [guess for guess in self.guesses[1:] if not _close(guess, self.guesses[0])]
+        return [guess for guess in self.guesses[1:] if not _close(guess.place, self.guesses[0].place)]
 
     @property
     def settled(self) -> bool:
         """Whether the first guess leads clearly and is a city, not only a country."""
-        if not self.guesses or not self.guesses[0].city:
-            return False
-        rivals = self.rivals
-        return not rivals or self.guesses[0].score - rivals[0].score >= SETTLED_ODDS
+        best, rivals = self.best, self.rivals
+        return bool(best and best.city and (not rivals or best.score - rivals[0].score >= SETTLED_ODDS))
 
     def confidence(self, guess: Guess) -> float:
         """How likely the guess is against its rivals; doubt about what was not thought of keeps it below 1."""
-        others = [rival for rival in self.guesses if not _close(rival, guess)]
+        others = [rival for rival in self.guesses if not _close(rival.place, guess.place)]
         odds = sum(math.exp(min(20.0, rival.score - guess.score) / 2) for rival in others)
         return max(0.02, min(0.95, 0.95 / (1 + odds)))
 
@@ -90,37 +95,39 @@ def weigh_notes(notes: Notes) -> Belief:
     evidence = read_evidence(notes.words)
     road_evidence(
         evidence,
-        side=notes.value("driving side", ("left", "right")),
-        centre=notes.value("centre line", ("yellow", "white")),
-        edge=notes.value("edge lines", ("yellow", "white")),
-        sign=notes.value("direction sign", ("green", "blue", "yellow", "white")),
+        side=notes.value("driving side", "left|right"),
+        centre=notes.value("centre line", "yellow|white"),
+        edge=notes.value("edge lines", "yellow|white"),
+        sign=notes.value("direction sign", "green|blue|yellow|white"),
     )
-    belief = Belief(evidence)
-    odds = city_odds(notes, evidence)
-    belief.guesses = _guesses(odds, notes, evidence)
-    belief.queries = _queries(notes, evidence, belief.guesses[0].country if belief.guesses else "")
+    belief = Belief(evidence, _guesses(notes, evidence))
+    belief.queries = _queries(notes, evidence, belief.best.place.country if belief.best else "")
     belief.addresses = _addresses(notes, belief)
     return belief
 
 
+def sightings(lines: Iterable[str], notes: Notes) -> Iterator[tuple[Match, float, str | None]]:
+    """(match, log-odds, query) of the towns that lines name, and of those that pages speak of; a sign has no query."""
+    for line in lines:
+        street = street_in(line)
+        for match in place_names().mentions(line):
+            is_borrowed = street is not None and fold(match.seen) in fold(street[0])
+            yield match, match_weight(match) - (2.5 if is_borrowed else 0.0), None
+    for query, passages in notes.searches:
+        for rank, passage in enumerate(passages[:MOST_PAGES]):
+            for place, weight in cities_in_passage(passage, rank, notes).items():
+                yield Match(place, place.name), weight, query
+
+
 def city_odds(notes: Notes, evidence: Evidence) -> dict[Place, tuple[float, str]]:
     """Cities named on signs or in search results, with log-odds and the reason."""
-    names = place_names()
     odds: dict[Place, tuple[float, str]] = {}
-
-    def add(place: Place, weight: float, why: str) -> None:
-        before, reason = odds.get(place, (0.0, why))
-        odds[place] = (before + weight, reason if before >= weight else why)
-
-    for line in notes.words:
-        inside_street = street_in(line)
-        for match in names.mentions(line):
-            borrowed = inside_street is not None and fold(match.seen) in fold(inside_street[0])
-            add(match.place, match_weight(match) - (2.5 if borrowed else 0.0), f"a sign reads '{match.seen}'")
-    for query, passages in notes.searches:
-        for rank, passage in enumerate(passages[:6]):
-            for place, weight in cities_in_passage(passage, rank, notes).items():
-                add(place, weight, f"a page found for {query} speaks of {place.name}")
+    for match, weight, query in sightings(notes.words, notes):
+        why = (
+            f"a page found for {query} speaks of {match.seen}" if query is not None else f"a sign reads '{match.seen}'"
+        )
+        before, reason = odds.get(match.place, (0.0, why))
+        odds[match.place] = before + weight, reason if before >= weight else why
     return {place: (weight + evidence.score(place.country), why) for place, (weight, why) in odds.items()}
 
 
@@ -134,11 +141,9 @@ def cities_in_passage(passage: str, rank: int, notes: Notes) -> dict[Place, floa
     told: dict[Place, float] = {}
     for sentence in _sentences_on(passage, notes):
         for match in place_names().mentions(_without_divisions(sentence, lands), fuzzy=False):
-            # A page is prose: most of its words are some village's name, but only names have capitals.
-            if match.seen.isascii() and not match.seen[:1].isupper():
-                continue
-            # A named country rules out the others.
-            if lands and match.place.country not in lands:
+            # A page is prose: most of its words are some village's name, but only names have capitals. And a named
+            # country rules out the others.
+            if not match.is_name or (lands and match.place.country not in lands):
                 continue
             weight = support * (1.0 - 0.1 * rank) + (1.5 if lands else 0.0) + (0.0 if match.primary else -0.7)
             weight += 0.2 * math.log10(1 + match.place.population)
@@ -155,20 +160,17 @@ def _sentences_on(passage: str, notes: Notes) -> list[str]:
     """The sentences of a page that hold the signs' words, each with the next: the rest is about something else."""
     sentences = re.split(r"(?<=[.!?])\s+(?=[^\W\d_])", passage)
     held = [number for number, sentence in enumerate(sentences) if _support(sentence, notes) > 0] or [0]
-    kept = sorted({near for number in held for near in (number, number + 1) if near < len(sentences)})
-    return [sentences[number] for number in kept]
+    return [sentence for number, sentence in enumerate(sentences) if {number, number - 1} & {*held}]
 
 
 def _without_divisions(sentence: str, lands: set[str]) -> str:
     """The sentence without the region and country at the end of its addresses: 'New Mexico' does not name Mexico."""
     for code in lands:
-        name = country_name(code)
-        for at in [m.start() for m in re.finditer(rf", {re.escape(name)}\b", sentence)][::-1]:
-            before = sentence[:at]
-            parts = before.rsplit(", ", 1)
-            if len(parts) == 2 and fold(parts[1]) in _division_names(code):
-                before = parts[0]
-            sentence = before + "," + sentence[at + 2 + len(name) :]
+        before, *rest = re.split(rf", {re.escape(country_name(code))}\b", sentence)
+        for after in rest:
+            town, comma, division = before.rpartition(", ")
+            before = f"{town if comma and fold(division) in _division_names(code) else before},{after}"
+        sentence = before
     return sentence
 
 
@@ -187,28 +189,24 @@ def match_weight(match: Match) -> float:
 
 def _support(passage: str, notes: Notes) -> float:
     """How much a page is about what the signs say: a phone number or whole lines weigh most, names alone less."""
-    folded = f" {fold(passage)} "
-    digits = re.sub(r"\D", "", passage)
-    lines = sum(1 for line in {fold(line) for line in notes.words} if len(line) >= 5 and line in folded)
+    folded, digits = fold(passage), re.sub(r"\D", "", passage)
+    lines = sum(1 for line in {fold(line) for line in notes.words} if len(line) >= 5 and line in f" {folded} ")
     names = {word for line in notes.words for word in telling_words(line)}
-    single = sum(1 for word in names if f" {word} " in folded or (ord(word[0]) > 0x3000 and word in folded))
-    phone = any(len(number) >= 7 and number in digits for number in (re.sub(r"\D", "", line) for line in notes.words))
+    single = sum(1 for word in names if holds(folded, word) or (ord(word[0]) > 0x3000 and word in folded))
+    numbers = (re.sub(r"\D", "", line) for line in notes.words)
+    phone = any(len(number) >= 7 and number in digits for number in numbers)
     return min(8.0, 2.0 * lines + 0.8 * single + (4.0 if phone else 0.0))
 
 
-def _guesses(odds: dict[Place, tuple[float, str]], notes: Notes, evidence: Evidence) -> list[Guess]:
-    guesses = [
-        Guess(place.country, country_name(place.country), place.name, place.lat, place.lon, score, why)
-        for place, (score, why) in odds.items()
-    ]
+def _guesses(notes: Notes, evidence: Evidence) -> list[Guess]:
+    odds = city_odds(notes, evidence)
+    guesses = [Guess(place, score, why) for place, (score, why) in odds.items()]
     for query, candidates in notes.geocodes:
         for candidate in candidates[:5]:
             guesses.append(_from_lookup(query, candidate, odds, evidence, notes))
     # A country is always a guess: a name that contradicts every other clue must not win for want of rivals.
     for code, score in evidence.ranked()[:3]:
-        for first in place_names().biggest(code)[:1]:
-            name = country_name(code)
-            guesses.append(Guess(code, name, first.name, first.lat, first.lon, score + BIGGEST_CITY, LARGEST))
+        guesses += [Guess(city, score + BIGGEST_CITY, LARGEST) for city in place_names().biggest(code)[:1]]
     return sorted(guesses, key=lambda guess: -guess.score)[:8]
 
 
@@ -216,21 +214,17 @@ def _from_lookup(
     query: str, candidate: Candidate, odds: dict[Place, tuple[float, str]], evidence: Evidence, notes: Notes
 ) -> Guess:
     """A geocoder's candidate: as likely as what was believed of the cities near it, and a little more."""
-    near = [
-        score
-        for place, (score, _) in odds.items()
-        if abs(place.lat - candidate.lat) < NEAR_DEGREES and abs(place.lon - candidate.lon) < 2 * NEAR_DEGREES
-    ]
-    base = max(near) if near else evidence.score(candidate.country) + 1.0
-    exact_street = street_in(query.split(",")[0]) is not None and fold(query.split(",")[0]) in fold(candidate.label)
-    score = base + 0.6 - 0.3 * candidate.rank + (1.5 if exact_street else 0.0)
+    near = [score for place, (score, _) in odds.items() if _close(place, candidate.place)]
+    score = max(near) if near else evidence.score(candidate.place.country) + 1.0
+    street = query.split(",")[0]
+    exact_street = street_in(street) is not None and fold(street) in fold(candidate.label)
+    score += 0.6 - 0.3 * candidate.rank + (1.5 if exact_street else 0.0)
     name_on_sign = fold(candidate.label.split(",")[0])
     if candidate.poi_id and len(name_on_sign) >= 5:
         # A point of interest that is called as a sign reads is the strongest find a map can give.
         score += 2.5 * any(name_on_sign in fold(line) for line in notes.words)
         score += 1.0 * any(fold(line) in fold(candidate.label) for line in notes.map_words if len(line) >= 5)
-    name = country_name(candidate.country)
-    return Guess(candidate.country, name, candidate.city, candidate.lat, candidate.lon, score, f"lookup of {query}")
+    return Guess(candidate.place, score, f"{LOOKUP}{query}")
 
 
 def _queries(notes: Notes, evidence: Evidence, believed: str) -> list[str]:
@@ -259,32 +253,17 @@ def _telling(line: str) -> float:
     words = sign_words_in(line)
     if words:
         score += 1.0 if letters > sum(len(word) for word, _ in words) + 2 else -1.0
-    if place_names().mentions(line, fuzzy=False):
-        score += 1.5
-    return score
+    return score + (1.5 if place_names().mentions(line, fuzzy=False) else 0.0)
 
 
 def _addresses(notes: Notes, belief: Belief) -> list[str]:
     """Addresses to look up: the street in the best city, then the city, then the runner-up."""
-    cities = [guess for guess in belief.guesses if not guess.why.startswith("lookup")][:3]
-    if not cities:
+    cities = [guess.place.full_name for guess in belief.guesses if not guess.why.startswith(LOOKUP)]
+    wanted = [f"{street}, {cities[0]}" for street in notes.streets[:1]] + cities[:1] if cities else []
+    if any(candidates and query in wanted for query, candidates in notes.geocodes):
         return []
-    streets = [street[0] for line in notes.words if (street := street_in(line))]
-    first = cities[0]
-    wanted = [f"{streets[0]}, {first.city}, {first.country_name}"] if streets else []
-    wanted.append(f"{first.city}, {first.country_name}")
-    answered = {query for query, candidates in notes.geocodes if candidates}
-    if answered & set(wanted):
-        return []
-    if not belief.settled and len(cities) > 1:
-        wanted.append(f"{cities[1].city}, {cities[1].country_name}")
-    return wanted
+    return wanted if belief.settled else wanted + cities[1:2]
 
 
-def _close(a: Guess, b: Guess) -> bool:
+def _close(a: Place, b: Place) -> bool:
     return abs(a.lat - b.lat) < NEAR_DEGREES and abs((a.lon - b.lon + 180) % 360 - 180) < 2 * NEAR_DEGREES
-
-
-def country_name(code: str) -> str:
-    facts = countries().get(code)
-    return facts.name if facts else code

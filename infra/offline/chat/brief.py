@@ -1,15 +1,12 @@
 """The planner that goes by street names alone: zoom to the board that bears one, look it up, answer."""
 
-import json
 import random
 from typing import Any
 
 from infra.offline.chat.answer_form import Answer, write_answer
 from infra.offline.chat.clues import street_in
-from infra.offline.chat.notes import Notes, SeenText, nearly_alike, read_notes
-from infra.offline.chat.protocol import ChatRequest
-from infra.offline.chat.reply import Reply
-from infra.offline.chat.tools import GEOCODE, ZOOM, offered
+from infra.offline.chat.notes import Notes, SeenText, enlarged, nearly_alike, offered, read_notes
+from infra.offline.chat.protocol import ChatRequest, Reply
 from schemas.messages import json_object
 
 MARGIN_X, MARGIN_Y, MORE_PX = 0.06, 0.15, 2
@@ -21,25 +18,25 @@ def brief_reply(request: ChatRequest, dice: random.Random) -> Reply:
     notes = read_notes(request, dice)
     tools = {tool.purpose: tool for tool in offered(request)}
 
-    def call(purpose: str, thought: str, value: object) -> Reply:
-        arguments = json.dumps(tools[purpose].arguments(value), ensure_ascii=False)
-        return Reply(f"<think>{thought}</think>", ((tools[purpose].name, arguments),))
-
     board = board_of([seen for seen in notes.texts if not seen.zoomed])
-    if board and ZOOM in tools and not notes.zooms:
-        return call(ZOOM, "The board with the street's name is small, so I look closer.", _around(board, notes))
+    if board and "zoom" in tools and not notes.zooms:
+        return tools["zoom"].call(
+            "The board with the street's name is small, so I look closer.", _around(board, notes), notes.size
+        )
     names = names_on(board, notes)
-    if names and GEOCODE in tools and not notes.geocodes:
-        return call(GEOCODE, "I read the board and ask where it is.", ", ".join(names))
+    if names and "geocode" in tools and not notes.geocodes:
+        return tools["geocode"].call("I read the board and ask where it is.", ", ".join(names), notes.size)
     result = _first_result(notes)
-    if result is None and len(names) > 1 and GEOCODE in tools and len(notes.geocodes) == 1 and notes.calls_left:
-        return call(GEOCODE, "No street there has this name, so I ask for the name alone.", names[0])
+    if result is None and len(names) > 1 and "geocode" in tools and len(notes.geocodes) == 1 and notes.calls_left:
+        return tools["geocode"].call(
+            "No street there has this name, so I ask for the name alone.", names[0], notes.size
+        )
     if result is not None:
         country, region, city = (str(result.get(name) or "") for name in ("country", "region", "city"))
         answer = Answer(_cut(result["lat"]), _cut(result["lon"]), country, region, city)
-        return Reply(write_answer(request, "The first result fits.", answer))
+        return write_answer(request, "The first result fits.", answer)
     unknown = Answer(0.0, 0.0, "unknown", "", "unknown")
-    return Reply(write_answer(request, "No street's name leads me anywhere.", unknown))
+    return write_answer(request, "No street's name leads me anywhere.", unknown)
 
 
 def board_of(lines: list[SeenText]) -> list[SeenText]:
@@ -87,14 +84,13 @@ def names_on(board: list[SeenText], notes: Notes) -> list[str]:
 
 def _around(board: list[SeenText], notes: Notes) -> list[int]:
     left, top, right, bottom = (f(seen.box[k] for seen in board) for k, f in enumerate((min, min, max, max)))
-    dx, dy = MARGIN_X * (right - left) + MORE_PX, MARGIN_Y * (bottom - top) + MORE_PX
-    width, height = notes.size() or (10**6, 10**6)
-    return [max(0, int(left - dx)), max(0, int(top - dy)), min(width, int(right + dx)), min(height, int(bottom + dy))]
+    wide, high = MARGIN_X * (right - left) + MORE_PX, MARGIN_Y * (bottom - top) + MORE_PX
+    return enlarged((left, top, right, bottom), wide, high, notes.size)
 
 
 def _first_result(notes: Notes) -> dict[str, Any] | None:
     """The newest lookup's first result, in the geocoder's own words."""
-    listed = [(json_object(text) or {}).get("results") for tool, text in notes.results if tool.purpose == GEOCODE]
+    listed = [(json_object(text) or {}).get("results") for tool, text in notes.results if tool.purpose == "geocode"]
     first = listed[-1][0] if listed and isinstance(listed[-1], list) and listed[-1] else None
     is_placed = isinstance(first, dict) and all(isinstance(first.get(axis), float | int) for axis in ("lat", "lon"))
     return first if is_placed else None

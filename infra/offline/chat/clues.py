@@ -31,6 +31,17 @@ _AREA = re.compile(r"(?:\+|\b00)\d{1,3}\s?(\d{2})\b|[Tt]el\.?\s?0(\d{2})\b")
 _PHONE = re.compile(r"(?:\+|\b00)\s?(\d{1,3})(?:[\s().-]{0,2}(\d{1,4}))?")
 # Letters that only some languages write. The OCR keeps most of them.
 _LETTERS = {row["letter"]: row["languages"] for row in read_table("letters.csv")}
+# A script that tells of languages by itself.
+_SCRIPTS = (
+    (re.compile(r"[\u3040-\u30ff]"), ["ja"], SCRIPT, "the kana"),
+    (
+        re.compile(r"^[^\u3040-\u30ff]*[\u4e00-\u9fff]{2}[^\u3040-\u30ff]*$"),
+        ["zh", "zh-TW", "ja"],
+        SCRIPT / 2,
+        "the Han characters",
+    ),
+    (re.compile(r"[\u0370-\u03ff]{3}"), ["el"], SCRIPT, "the Greek script"),
+)
 LANGUAGE_NAMES = {tag: words.name for tag, words in WORDS.items()}
 
 
@@ -41,9 +52,21 @@ class Evidence:
     scores: dict[str, float] = field(default_factory=lambda: defaultdict(float))
     notes: list[str] = field(default_factory=list)
 
-    def favour(self, codes: Iterable[str], weight: float) -> None:
-        for code in codes:
-            self.scores[code] += weight
+    def favour(self, shares: dict[str, float], weight: float, note: str = "") -> None:
+        """Moves the odds of countries, each by its share of the weight."""
+        for code, share in shares.items():
+            self.scores[code] += weight * share
+        self.notes += [note] if note else []
+
+    def favour_languages(self, tags: list[str], weight: float, what: str) -> None:
+        """The same for the countries that write any of these languages."""
+        shares: dict[str, float] = {}
+        for tag in tags:
+            for code, share in speakers().get(tag, {}).items():
+                shares[code] = max(shares.get(code, 0.0), share)
+        names = [LANGUAGE_NAMES.get(tag, tag) for tag in tags]
+        listed = f"{', '.join(names[:3])} or other" if len(names) > 3 else " or ".join(names)
+        self.favour(shares, weight, f"{what} {'are' if what.endswith(('kana', 'characters')) else 'is'} {listed}")
 
     def score(self, code: str) -> float:
         return self.scores.get(code, 0.0)
@@ -88,14 +111,12 @@ def _streets() -> list[tuple[re.Pattern[str], str]]:
     for tag, words in WORDS.items():
         before, _, after = words.street.partition("{}")
         head, tail = re.escape(before.strip()), re.escape(after.strip())
-        glued = bool(after) and not after.startswith((" ", "-"))
-        if glued:
+        # A blank may be lost in reading, but then "Ri" would begin half of all words.
+        gap = "" if not head else r"\s*" if len(head) > 3 else r"\s+"
+        blank = r"\s*" if tail else ""
+        pattern = rf"(?<!\w){head}{gap}(\w[\w'’. -]*?){blank}{tail}(?:\s*\d+\w?)?\s*$"
+        if after and not after.startswith((" ", "-")):
             pattern = rf"(?<!\w)(\w[\w' -]*?){tail}(?!\w)"
-        else:
-            # A blank may be lost in reading, but then "Ri" would begin half of all words.
-            gap_before = "" if not head else r"\s*" if len(head) > 3 else r"\s+"
-            gap_after = r"\s*" if tail else ""
-            pattern = rf"(?<!\w){head}{gap_before}(\w[\w'’. -]*?){gap_after}{tail}(?:\s*\d+\w?)?\s*$"
         streets.append((re.compile(pattern, re.IGNORECASE), tag))
     return streets
 
@@ -119,14 +140,12 @@ def street_in(text: str) -> tuple[str, list[str]] | None:
 def sign_words_in(text: str) -> list[tuple[str, list[str]]]:
     """Sign words in a line with the languages they belong to; a word may have lost a letter to the reader."""
     folded = fold(text)
-    padded = f" {folded} "
-    words = []
-    for word, tags in _vocabulary().items():
-        hit = f" {word} " in padded if word.isascii() else word in folded
-        if hit and (len(word) >= 3 or not word.isascii()):
-            words.append((word, tags))
-    longest = {word for word, _ in words}
-    return [(w, tags) for w, tags in words if not any(w != other and f" {w} " in f" {other} " for other in longest)]
+    words = {
+        word: tags
+        for word, tags in _vocabulary().items()
+        if (len(word) >= 3 and holds(folded, word) if word.isascii() else word in folded)
+    }
+    return [(word, tags) for word, tags in words.items() if not any(o != word and holds(o, word) for o in words)]
 
 
 def read_evidence(lines: Iterable[str]) -> Evidence:
@@ -135,12 +154,16 @@ def read_evidence(lines: Iterable[str]) -> Evidence:
     for line in lines:
         _read_phone(line, evidence)
         for word, tags in sign_words_in(line):
-            _favour_languages(evidence, tags, WORD, f"the word '{word}'")
-        street = street_in(line)
-        if street:
-            _favour_languages(evidence, street[1], STREET, f"the street name '{street[0]}'")
-        _read_letters(line, evidence)
-        _read_country_name(line, evidence)
+            evidence.favour_languages(tags, WORD, f"the word '{word}'")
+        if street := street_in(line):
+            evidence.favour_languages(street[1], STREET, f"the street name '{street[0]}'")
+        for pattern, tags, weight, what in _SCRIPTS:
+            if pattern.search(line):
+                evidence.favour_languages(tags, weight, what)
+        for letter in sorted(set(line.lower()) & _LETTERS.keys()):
+            evidence.favour_languages(_LETTERS[letter].split(), LETTER, f"the letter '{letter}'")
+        for code in sorted(countries_in(line)):
+            evidence.favour({code: 1.0}, COUNTRY_NAME, f"the text names {countries()[code].name}")
     return evidence
 
 
@@ -149,13 +172,9 @@ def road_evidence(
 ) -> None:
     """Adds what road rules and markings say; None where the picture did not show it."""
     for code, facts in countries().items():
-        rules = (
-            (side, facts.drives_on, SIDE),
-            (centre, facts.centre_line, CENTRE),
-            (edge, facts.edge_line, EDGE),
-            (sign, facts.direction_sign, SIGN),
-        )
-        evidence.scores[code] += sum(weight if seen == rule else -weight for seen, rule, weight in rules if seen)
+        rules = facts.drives_on, facts.centre_line, facts.edge_line, facts.direction_sign
+        told = zip((side, centre, edge, sign), rules, (SIDE, CENTRE, EDGE, SIGN), strict=True)
+        evidence.scores[code] += sum(weight if seen == rule else -weight for seen, rule, weight in told if seen)
     if side:
         evidence.notes.append(f"traffic keeps to the {side}")
     if centre:
@@ -166,31 +185,12 @@ def scene_evidence(evidence: Evidence, scene: Scene) -> None:
     """Adds what plants, ground and houses say: a little, since every country has more than one landscape."""
     dry = scene.green_share < 0.04 and scene.ground in ("sandy", "reddish", "brown")
     lush = scene.green_share > 0.18
-    for code, facts in countries().items():
-        if dry:
-            evidence.scores[code] += NATURE if facts.arid else -NATURE / 2
-        elif lush:
-            evidence.scores[code] += -NATURE if facts.arid else NATURE / 4
     if dry or lush:
-        evidence.notes.append("the land is dry and bare" if dry else "the vegetation is dense")
-    for code in _HOUSES.get(scene.walls or "", ()):
-        evidence.scores[code] += HOUSES
+        bare, green = (NATURE, -NATURE / 2) if dry else (-NATURE, NATURE / 4)
+        shares = {code: bare if facts.arid else green for code, facts in countries().items()}
+        evidence.favour(shares, 1.0, "the land is dry and bare" if dry else "the vegetation is dense")
     if scene.walls:
-        evidence.notes.append(f"the house fronts are mostly {scene.walls}")
-
-
-def _favour_languages(evidence: Evidence, tags: list[str], weight: float, what: str) -> None:
-    shares: dict[str, float] = defaultdict(float)
-    for tag in tags:
-        for code, share in speakers().get(tag, {}).items():
-            shares[code] = max(shares[code], share)
-    for code, share in shares.items():
-        evidence.scores[code] += weight * share
-    names = [LANGUAGE_NAMES.get(tag, tag) for tag in tags]
-    listed = (
-        names[0] if len(names) == 1 else f"{', '.join(names[:3])} or other" if len(names) > 3 else " or ".join(names)
-    )
-    evidence.notes.append(f"{what} {'are' if what.endswith(('kana', 'characters')) else 'is'} {listed}")
+        evidence.favour(dict.fromkeys(_HOUSES[scene.walls], 1.0), HOUSES, f"the house fronts are mostly {scene.walls}")
 
 
 def areas_in(lines: list[str]) -> list[int]:
@@ -201,35 +201,16 @@ def areas_in(lines: list[str]) -> list[int]:
 
 def _read_phone(line: str, evidence: Evidence) -> None:
     for matched in _PHONE.finditer(line):
-        digits = matched.group(1) + (matched.group(2) or "")
-        best: list[str] = []
-        length = 0
-        for code, facts in countries().items():
-            prefix = facts.phone_prefix.lstrip("+").replace("-", "")
-            if prefix and digits.startswith(prefix) and len(prefix) >= length:
-                best = [code] if len(prefix) > length else [*best, code]
-                length = len(prefix)
-        if best:
-            evidence.favour(best, PHONE)
-            known = sorted(best, key=_people, reverse=True)
+        prefixes = {code: facts.phone_prefix.lstrip("+").replace("-", "") for code, facts in countries().items()}
+        digits = matched[1] + (matched[2] or "")
+        length = max((len(prefix) for prefix in prefixes.values() if digits.startswith(prefix)), default=0)
+        known = [code for code, prefix in prefixes.items() if length and prefix == digits[:length]]
+        if known:
+            known.sort(key=lambda code: -sum(place.population for place in place_names().biggest(code)[:5]))
             named = " or ".join(countries()[code].name for code in known[:2])
             others = " and others" if len(known) > 2 else ""
-            evidence.notes.append(f"the phone prefix +{digits[:length]} is that of {named}{others}")
-
-
-def _people(country: str) -> int:
-    return sum(place.population for place in place_names().biggest(country)[:5])
-
-
-def _read_letters(line: str, evidence: Evidence) -> None:
-    if re.search(r"[\u3040-\u30ff]", line):
-        _favour_languages(evidence, ["ja"], SCRIPT, "the kana")
-    elif re.search(r"[\u4e00-\u9fff]{2,}", line):
-        _favour_languages(evidence, ["zh", "zh-TW", "ja"], SCRIPT / 2, "the Han characters")
-    if re.search(r"[\u0370-\u03ff]{3,}", line):
-        _favour_languages(evidence, ["el"], SCRIPT, "the Greek script")
-    for letter in sorted(set(line.lower()) & _LETTERS.keys()):
-        _favour_languages(evidence, _LETTERS[letter].split(), LETTER, f"the letter '{letter}'")
+            note = f"the phone prefix +{digits[:length]} is that of {named}{others}"
+            evidence.favour(dict.fromkeys(known, 1.0), PHONE, note)
 
 
 @lru_cache(maxsize=1)
@@ -237,18 +218,17 @@ def _country_names() -> dict[str, str]:
     return {fold(facts.name): code for code, facts in countries().items()}
 
 
+def holds(folded: str, name: str) -> bool:
+    """Whether a folded text holds a folded name as words of its own."""
+    return f" {name} " in f" {folded} "
+
+
 def countries_in(text: str) -> set[str]:
     """Codes of the countries a text names."""
-    padded = f" {fold(text)} "
-    return {code for name, code in _country_names().items() if f" {name} " in padded}
+    folded = fold(text)
+    return {code for name, code in _country_names().items() if holds(folded, name)}
 
 
 def country_named(text: str) -> str:
     """The code of the country a text names and nothing else, or an empty text."""
     return _country_names().get(fold(text), "")
-
-
-def _read_country_name(line: str, evidence: Evidence) -> None:
-    for code in sorted(countries_in(line)):
-        evidence.favour([code], COUNTRY_NAME)
-        evidence.notes.append(f"the text names {countries()[code].name}")

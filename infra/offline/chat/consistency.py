@@ -5,10 +5,9 @@ import random
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from functools import lru_cache
 
-from infra.offline.chat.beliefs import country_name, match_weight
+from infra.offline.chat.beliefs import match_weight
 from infra.offline.chat.clues import (
     LANGUAGE_NAMES,
     countries_in,
@@ -17,10 +16,9 @@ from infra.offline.chat.clues import (
     speakers,
     street_in,
 )
-from infra.offline.chat.notes import Notes, facts_only
-from infra.offline.chat.placenames import Place, place_names
-from infra.offline.chat.protocol import ChatRequest
-from infra.offline.chat.reply import Reply
+from infra.offline.chat.notes import Notes
+from infra.offline.chat.placenames import Place, country_name, longest_names, place_names
+from infra.offline.chat.protocol import ChatRequest, Reply
 from infra.offline.facts import countries
 from infra.offline.gazetteer import admin1_names
 from infra.offline.words import fold
@@ -55,58 +53,46 @@ _DIVISION = re.compile(
 )
 
 
-@dataclass(frozen=True)
-class Conclusion:
-    """A level's name, or None, with why."""
-
-    name: str | None
-    why: str
-
-
 def consistency_reply(request: ChatRequest, dice: random.Random) -> Reply:
     """Country, region and place as JSON; pictures are refused before this."""
-    text = "\n\n".join(m.text for m in request.messages if m.role not in ("system", "developer"))
+    text = request.said_by("user", "assistant", "tool")
     conclusions, suspicious = conclude(_CONCLUSION.sub("\n", text[:MAX_CHARS]))
-    names = {level: conclusion.name or UNKNOWN for level, conclusion in conclusions.items()}
-    known = {level: UNKNOWN if dice.random() < SLIP_RATE else name for level, name in names.items()}
-    whys = "; ".join(conclusion.why for conclusion in conclusions.values())
+    known = {level: name or UNKNOWN for level, (name, _) in conclusions.items()}
+    known = {level: UNKNOWN if dice.random() < SLIP_RATE else name for level, name in known.items()}
+    whys = "; ".join(why for _, why in conclusions.values())
     if suspicious:
         whys += "; sentences that address the reader were left out"
     return Reply(json.dumps({**known, "reason": whys}, ensure_ascii=False))
 
 
-def conclude(text: str) -> tuple[dict[str, Conclusion], int]:
-    """What a reasoning supports at each level, and how many of its sentences speak to its reader: these give none.
+def conclude(text: str) -> tuple[dict[str, tuple[str | None, str]], int]:
+    """(name or None, why) that a reasoning supports at each level, and how many of its sentences speak to its reader.
 
-    A finer level may speak for a coarser one, never the reverse.
+    These give nothing. A finer level may speak for a coarser one, never the reverse.
     """
     notes = Notes()
-    sentences = [sentence for line in text.splitlines() for sentence in facts_only(line, notes)]
-    named: dict[str, dict[str, float]] = {"country": defaultdict(float), "region": defaultdict(float)}
-    places: dict[Place, float] = defaultdict(float)
+    sentences = [sentence for line in text.splitlines() for sentence in notes.facts_only(line)]
+    weights: dict[object, float] = defaultdict(float)  # of towns, and of countries and divisions by their codes
     denied: set[str] = set()
     for sentence in sentences:
         firmness = HEDGED if _HEDGE.search(sentence) else FIRM if _SURE.search(sentence) else 1.0
-        for name, at, level, codes in _lands_in(sentence):
+        for name, at, thing, weight in [*_lands_in(sentence), *_places_in(sentence)]:
             if _is_denied(sentence, at, name):
                 denied.add(fold(name))
             else:
-                for code in codes:
-                    named[level][code] += STATED * firmness
-        for place, name, weight in _places_in(sentence):
-            if _is_denied(sentence, sentence.find(name), name):
-                denied.add(fold(name))
-            else:
-                places[place] += weight * firmness
+                weights[thing] += weight * firmness
     lands = {fold(facts.name): code for code, facts in countries().items()}
+    codes = {code: weight for code, weight in weights.items() if isinstance(code, str)}
     # Some village is called Lebanon; a text that says Lebanon means the country.
     places = {
         place: weight
-        for place, weight in places.items()
-        if fold(place.name) not in denied and lands.get(fold(place.name), place.country) == place.country
+        for place, weight in weights.items()
+        if isinstance(place, Place)
+        and fold(place.name) not in denied
+        and lands.get(fold(place.name), place.country) == place.country
     }
-    country, country_why = _country(" ".join(sentences), sentences, named, places, denied)
-    regions = {code: weight for code, weight in named["region"].items() if country in (None, code[:2])}
+    country, country_why = _country(sentences, codes, places, denied)
+    regions = {code: codes[code] for code in codes if "." in code and country in (None, code[:2])}
     odds = {
         place: weight + (SAME_REGION if place.division in regions else -OTHER_REGION if regions else 0.0)
         for place, weight in places.items()
@@ -122,34 +108,34 @@ def conclude(text: str) -> tuple[dict[str, Conclusion], int]:
     region_name = admin1_names().get(region)
     region_why = "is named" if region in regions else f"holds {town.name}" if town else ""
     return {
-        "country": Conclusion(country_name(country) if country else None, country_why),
-        "region": Conclusion(region_name, f"{region_name} {region_why}" if region_name else "no region is supported"),
-        "place": Conclusion(town.name if town else None, f"{town.name} is named" if town else "no place is named"),
+        "country": (country_name(country) if country else None, country_why),
+        "region": (region_name, f"{region_name} {region_why}" if region_name else "no region is supported"),
+        "place": (town.name if town else None, f"{town.name} is named" if town else "no place is named"),
     }, notes.suspicious
 
 
 def _country(
-    text: str, sentences: list[str], named: dict[str, dict[str, float]], places: dict[Place, float], denied: set[str]
+    sentences: list[str], codes: dict[str, float], places: dict[Place, float], denied: set[str]
 ) -> tuple[str | None, str]:
+    text = " ".join(sentences)
     quotes = [quote for sentence in sentences for quote in _QUOTED.findall(sentence)]
     evidence = read_evidence(dict.fromkeys([*quotes, *_PHONE.findall(_QUOTED.sub(" ", text))]))
-    side, centre = _SIDE.search(text), _CENTRE.search(text)
-    road_evidence(evidence, side=side[1].lower() if side else None, centre=centre[1].lower() if centre else None)
+    side, centre = (found[1].lower() if (found := rule.search(text)) else None for rule in (_SIDE, _CENTRE))
+    road_evidence(evidence, side=side, centre=centre)
     for tag, name in LANGUAGE_NAMES.items():
         if (found := re.search(rf"\b{re.escape(name)}\b", text)) and not _is_denied(text, found.start(), name):
-            for code, share in speakers().get(tag, {}).items():
-                evidence.scores[code] += LANGUAGE * share
+            evidence.favour(speakers().get(tag, {}), LANGUAGE)
     # Of namesakes only the likeliest: 'London' is one mention, not ten.
     likeliest: dict[str, tuple[float, str]] = {}
     for place, weight in places.items():
         likeliest[place.name] = max(likeliest.get(place.name, (0.0, "")), (weight, place.country))
-    finer = [(code[:2], weight) for code, weight in named["region"].items()]
-    odds = {code: evidence.score(code) + named["country"].get(code, 0.0) for code in countries()}
-    for code, weight in [*finer, *((code, weight) for weight, code in likeliest.values())]:
+    odds = {code: evidence.score(code) + codes.get(code, 0.0) for code in countries()}
+    finer = [(weight, code[:2]) for code, weight in codes.items() if "." in code]
+    for weight, code in [*finer, *likeliest.values()]:
         odds[code] = odds.get(code, 0.0) + IMPLIED * weight
     ranked = sorted((c for c in odds if fold(country_name(c)) not in denied), key=lambda code: (-odds[code], code))
     best, lead = ranked[0], odds[ranked[0]] - odds[ranked[1]]
-    if best in named["country"] and odds[best] >= COUNTRY_FROM / 2:
+    if best in codes and odds[best] >= COUNTRY_FROM / 2:
         return best, f"{country_name(best)} is named"
     if odds[best] >= COUNTRY_FROM and lead >= CLUE_LEAD:
         return best, f"{country_name(best)} fits: {'; '.join(evidence.notes[:3]) or 'a place named lies there'}"
@@ -160,21 +146,19 @@ def _is_denied(sentence: str, start: int, name: str) -> bool:
     return bool(_DENIED.search(sentence[:start]) or _REJECTED.search(sentence[start + len(name) :]))
 
 
-def _lands_in(sentence: str) -> Iterator[tuple[str, int, str, list[str]]]:
-    """(name, start, level, codes) of the countries and divisions a sentence names; of divisions the longest names."""
+def _lands_in(sentence: str) -> Iterator[tuple[str, int, str, float]]:
+    """(name, start, code, weight) of the countries and divisions a sentence names; of divisions the longest names."""
     for code in sorted(countries_in(sentence)):
         name = countries()[code].name
-        yield name, max(0, sentence.find(name)), "country", [code]
-    words = list(re.finditer(r"[^\W\d_]+(?:['’-][^\W\d_]+)*", sentence))
-    taken: list[tuple[int, int]] = []
-    for size in (4, 3, 2, 1):
-        for i in range(len(words) - size + 1):
-            start, end = words[i].start(), words[i + size - 1].end()
-            codes = _divisions().get(_bare(sentence[start:end]), []) if sentence[start].isupper() else []
-            is_opening_word = i == 0 and size == 1
-            if codes and not is_opening_word and not any(start < b and a < end for a, b in taken):
-                taken.append((start, end))
-                yield sentence[start:end], start, "region", codes
+        yield name, max(0, sentence.find(name)), code, STATED
+
+    def divisions(phrase: str) -> list[str]:
+        return _divisions().get(_bare(phrase), []) if phrase[0].isupper() else []
+
+    opening = len(sentence) - len(re.sub(r"^\W+", "", sentence))
+    for at, name, codes in longest_names(sentence, divisions):
+        if at > opening or " " in name:  # the first word has its capital anyway
+            yield from ((name, at, code, STATED) for code in codes)
 
 
 @lru_cache(maxsize=1)
@@ -195,13 +179,12 @@ def _folded(codes: Iterable[str]) -> set[str]:
     return {fold(admin1_names()[code]) for code in codes}
 
 
-def _places_in(sentence: str) -> Iterator[tuple[Place, str, float]]:
-    """(place, name, weight) of the towns a sentence names."""
+def _places_in(sentence: str) -> Iterator[tuple[str, int, Place, float]]:
+    """(name, start, place, weight) of the towns a sentence names."""
     signs = [(m.start(1), m.end(1), m.group(1)) for m in _QUOTED.finditer(sentence)]
     for match in place_names().mentions(sentence, fuzzy=False):
         at = sentence.find(match.seen)
-        # A name is written with a capital; every other word of a sentence is some village's name as well.
-        if (not match.seen[:1].isupper() and match.seen.isascii()) or _WIDE.fullmatch(fold(match.seen)):
+        if not match.is_name or _WIDE.fullmatch(fold(match.seen)):
             continue
         sign = next((text for start, end, text in signs if start <= at < end), "")
         street = street_in(sign)
@@ -210,4 +193,4 @@ def _places_in(sentence: str) -> Iterator[tuple[Place, str, float]]:
             weight *= BORROWED  # streets are called after other towns
         elif at == 0 and " " not in match.seen:
             weight *= OPENING_WORD
-        yield match.place, match.seen, weight
+        yield match.seen, at, match.place, weight

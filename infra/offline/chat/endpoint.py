@@ -8,7 +8,7 @@ import secrets
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,10 +17,9 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from infra.offline.chat import agent, answerer, brief, consistency, evidence, judge, observer, verifier
+from infra.offline.chat import agent, answerer, brief, consistency, judge, observer, verifier
 from infra.offline.chat.answer_form import fill_schema
-from infra.offline.chat.protocol import ChatError, ChatRequest, bad, read_request
-from infra.offline.chat.reply import Reply, completion
+from infra.offline.chat.protocol import ChatError, ChatRequest, Reply, bad, completion, read_request
 from infra.offline.computing import compute_in_thread
 from infra.offline.words import fold
 
@@ -43,23 +42,19 @@ class Model:
 _NAMED_TOOL = re.compile(r"\bcall the tool `(?P<name>[\w.-]{1,64})`(?: with the word (?P<word>\w{1,40}))?", re.I)
 
 
-def _named_tool(request: ChatRequest) -> re.Match[str] | None:
-    """What the last message says if it asks for a call in so many words, and the tool is offered."""
+def _named_call(request: ChatRequest) -> Reply | None:
+    """The call that the last message asks for in so many words, if the tool is offered."""
     last = request.messages[-1]
     match = _NAMED_TOOL.search(last.text) if last.role == "user" else None
-    return match if match and match["name"] in request.tools else None
-
-
-def _call_by_name(request: ChatRequest, rng: random.Random) -> Reply:
-    """The call that is requested, as any model with tools makes it; its arguments are the word it is told."""
-    named = _named_tool(request)
-    assert named is not None
-    known = dict.fromkeys(request.tools[named["name"]].get("properties") or {}, named["word"] or "ok")
-    return Reply(calls=((named["name"], fill_schema(request.tools[named["name"]], known)),))
+    if match is None or match["name"] not in request.tools:
+        return None
+    parameters = request.tools[match["name"]]
+    known = dict.fromkeys(parameters.get("properties") or {}, match["word"] or "ok")
+    return Reply(calls=((match["name"], fill_schema(parameters, known)),))
 
 
 MODELS: dict[str, Model] = {
-    "agent": Model(evidence.evidence_reply, True, True),
+    "agent": Model(agent.agent_reply, True, True),
     "proposer": Model(agent.agent_reply, True, True),
     "writer": Model(agent.agent_reply, True, True),
     "observer": Model(observer.observer_reply, True),
@@ -117,20 +112,14 @@ def answer(body: bytes) -> dict[str, Any]:
 
 
 def _answer(body: bytes) -> tuple[ChatRequest, list[Reply]]:
-    parsed = _parse(body, "We could not parse the JSON body of your request. (HINT: check for a trailing comma.)")
-    request = read_request(parsed, _takes_pictures())
+    takes_pictures = {f"{name}{end}": model.takes_pictures for name, model in MODELS.items() for end in ("", CUT)}
+    request = read_request(_parse(body), takes_pictures)
     model = MODELS[request.model.removesuffix(CUT)]
-    speak = _call_by_name if model.calls_tools and _named_tool(request) else model.speak
-    replies = [speak(request, random_for(request, index)) for index in range(request.choices)]
+    call = _named_call(request) if model.calls_tools else None
+    replies = [call or model.speak(request, random_for(request, index)) for index in range(request.choices)]
     if request.model.endswith(CUT):
         replies = [Reply((reply.content or "")[: len(reply.content or "") // 2], is_cut=True) for reply in replies]
     return request, replies
-
-
-@lru_cache(maxsize=1)
-def _takes_pictures() -> dict[str, bool]:
-    """Every name a request may give, with whether that model takes pictures."""
-    return {f"{name}{end}": model.takes_pictures for name, model in MODELS.items() for end in ("", CUT)}
 
 
 def random_for(request: ChatRequest, index: int) -> random.Random:
@@ -147,11 +136,9 @@ def random_for(request: ChatRequest, index: int) -> random.Random:
 async def embed(request: Request) -> Response:
     """The vectors of `input`, a text or a list of texts."""
     check_key(request)
-    parsed = _parse(await request.body(), "We could not parse the JSON body of your request.")
-    if not isinstance(parsed, dict):
-        raise bad("The body must be an object.")
-    if parsed.get("model") != EMBEDDER:
-        raise ChatError(404, f"The model {parsed.get('model')!r} does not exist", code="model_not_found")
+    parsed = _parse(await request.body())
+    if not isinstance(parsed, dict) or parsed.get("model") != EMBEDDER:
+        raise ChatError(404, f"The only model here is {EMBEDDER!r}.", code="model_not_found")
     content = parsed.get("input")
     texts = [content] if isinstance(content, str) else content
     if not isinstance(texts, list) or not texts or not all(isinstance(text, str) and text for text in texts):
@@ -164,11 +151,11 @@ async def embed(request: Request) -> Response:
     return JSONResponse({"object": "list", "data": rows, "model": EMBEDDER, "usage": usage})
 
 
-def _parse(body: bytes, refusal: str) -> Any:
+def _parse(body: bytes) -> Any:
     try:
         return json.loads(body)
     except (ValueError, RecursionError):
-        raise bad(refusal) from None
+        raise bad("We could not parse the JSON body of your request. (HINT: check for a trailing comma.)") from None
 
 
 def vector(text: str) -> list[float]:

@@ -16,24 +16,17 @@ from scipy import ndimage
 from infra.offline.chat.answer_form import fill_schema
 from infra.offline.chat.clues import sign_words_in, street_in
 from infra.offline.chat.placenames import place_names
-from infra.offline.chat.protocol import ChatRequest
-from infra.offline.chat.reply import Reply
+from infra.offline.chat.protocol import ChatRequest, Reply
+from infra.offline.chat.scene import grade, pick, reduced
 from infra.offline.chat.sight import SeenPicture, look_at_picture
 
 GROUND_PX = 512  # the long side at which a scene is measured
 BLOCK_PX = 8  # a field or a quarter of a town covers at least one block
 TOWN_FROM, WATER_FROM = 0.01, 0.004  # smaller shares are a few roofs, or a pond
 Mask = NDArray[np.bool_]
-# The product's names of the parts of a score (GeoAgent figure 8) and of the scene categories.
-SUB_SCORES = (
-    "image_clarity", "amount_of_text", "cultural_landscape", "natural_landscape", "vehicles_and_pedestrians",
-)  # fmt: skip
-SCENES = (
-    "manmade", "traffic", "buildings", "sign", "language", "natural", "plants", "mountains_and_rivers", "weather",
-    "agricultural",
-)  # fmt: skip
 DARK, BLURRED, CLOUDED = 0.12, 0.22, 0.5
 LOCALIZABLE_FROM = 4.0
+PRESENT = "no maybe yes"
 
 
 @dataclass(frozen=True)
@@ -53,12 +46,9 @@ class Ground:
 
 def measure_ground(image: Image.Image) -> Ground:
     """Measures a scene at a fixed working size."""
-    ratio = GROUND_PX / max(image.size)
-    size = (max(16, round(image.width * ratio)), max(16, round(image.height * ratio)))
-    pixels = np.asarray(image.resize(size, Image.Resampling.BOX), dtype=np.float32) / np.float32(255)
-    red, green, blue = pixels[..., 0], pixels[..., 1], pixels[..., 2]
-    light = pixels.mean(axis=2)
-    spread = pixels.max(axis=2) - pixels.min(axis=2)
+    pixels = reduced(image, GROUND_PX, 16)
+    red, green, blue = np.moveaxis(pixels, 2, 0)
+    light, spread = pixels.mean(axis=2), np.ptp(pixels, axis=2)
     cloud = (light > 0.8) & (spread < 0.08)
     water = _opened((blue > green) & (blue > red + 0.02) & (light < 0.45), 2)
     # Roofs and streets are grey, and no two beside each other are alike; haze and bare rock are grey and even.
@@ -135,36 +125,33 @@ def assess_from_above(ground: Ground) -> dict[str, Any]:
     A shore and a town together tell most, bare nature or fields alone could be anywhere.
     """
     has_town = ground.town >= TOWN_FROM
-    clues = ["the shape of a shore"] if ground.coast else []
-    clues += ["the course of a river"] if ground.river else []
-    clues += [f"the plan of {'a town' if ground.towns < 2 else f'{ground.towns} towns'}"] if has_town else []
-    is_telling = bool(clues)
-    clues += ["how the fields are cut"] if ground.fields > 0.25 else []
+    telling = {
+        "the shape of a shore": ground.coast,
+        "the course of a river": ground.river,
+        f"the plan of {'a town' if ground.towns < 2 else f'{ground.towns} towns'}": has_town,
+    }
+    clues = [clue for clue, is_seen in telling.items() if is_seen]
     culture = 1.0 + 6 * min(1.0, ground.town / 0.15) + min(2.0, 0.5 * ground.towns) + min(1.0, 2 * ground.fields)
     nature = 1.0 + 4 * ground.coast + 4 * ground.river + 2 * min(1.0, 3 * ground.forest * (1 - ground.forest))
     parts = [_ten(part) for part in (10 * ground.contrast * (1 - ground.cloud), 0.0, culture, nature, 0.0)]
     score = 1.0 + 0.4 * parts[2] + 0.35 * parts[3]
-    score = _ten((score if is_telling else min(score, 3.0)) * min(1.0, 0.2 + parts[0] / 8))
-    if ground.cloud > CLOUDED:
-        label, reason = "non_localizable", "clouds hide most of the ground"
-    elif score < LOCALIZABLE_FROM:
-        told = f", and {clues[0]} is not enough" if clues else ""
-        label, reason = "non_localizable", f"seen from above, little narrows down the place{told}"
-    else:
-        label, reason = "localizable", "clues can be combined: " + "; ".join(clues[:3])
-    scenes = (
-        _grade(ground.town + 0.2 * ground.fields, 0.01, 0.04),
-        "maybe" if has_town else "no",
-        _grade(ground.town, 0.005, 0.02),
-        "no",
-        "no",
-        _grade(ground.forest + ground.water, 0.05, 0.2),
-        _grade(ground.forest + ground.fields, 0.05, 0.15),
-        "yes" if ground.river else "maybe" if ground.coast else "no",
-        _grade(ground.cloud, 0.02, 0.1),
-        _grade(ground.fields, 0.1, 0.25),
-    )
-    return _verdict(label, reason, score, parts, scenes, clues)
+    clues += ["how the fields are cut"] if ground.fields > 0.25 else []
+    scenes = {
+        "manmade": grade(ground.town + 0.2 * ground.fields, PRESENT, 0.01, 0.04),
+        "traffic": "maybe" if has_town else "no",
+        "buildings": grade(ground.town, PRESENT, 0.005, 0.02),
+        "sign": "no",
+        "language": "no",
+        "natural": grade(ground.forest + ground.water, PRESENT, 0.05, 0.2),
+        "plants": grade(ground.forest + ground.fields, PRESENT, 0.05, 0.15),
+        "mountains_and_rivers": "yes" if ground.river else "maybe" if ground.coast else "no",
+        "weather": grade(ground.cloud, PRESENT, 0.02, 0.1),
+        "agricultural": grade(ground.fields, PRESENT, 0.1, 0.25),
+    }
+    spoilt = "clouds hide most of the ground" if ground.cloud > CLOUDED else ""
+    told = f", and {clues[0]} is not enough" if clues else ""
+    poor = f"seen from above, little narrows down the place{told}"
+    return _verdict(score if any(telling.values()) else min(score, 3.0), parts, scenes, clues, spoilt, poor)
 
 
 def assess(seen: SeenPicture) -> dict[str, Any]:
@@ -174,57 +161,63 @@ def assess(seen: SeenPicture) -> dict[str, Any]:
     words = any(street_in(line) or sign_words_in(line) for line in lines)
     letters = sum(letter.isalnum() for line in lines for letter in line)
     clarity = 10 * min(1.0, scene.sharpness) * min(1.0, scene.brightness / 0.3)
-    culture = 2.0 + 12 * min(0.3, scene.building_share) + min(3.0, len(lines)) + (3 if scene.landmark else 0)
-    nature = 2.0 + 10 * min(0.4, scene.green_share) + (2 if scene.ground not in ("grey", "unclear") else 0)
-    traffic = 1.0 + (3 if scene.side else 0) + (2 if scene.centre else 0) + (1 if scene.edge else 0)
+    culture = 2.0 + 12 * min(0.3, scene.building_share) + min(3.0, len(lines)) + 3 * bool(scene.landmark)
+    nature = 2.0 + 10 * min(0.4, scene.green_share) + 2 * (scene.ground != "grey")
+    traffic = 1.0 + 3 * bool(scene.side) + 2 * bool(scene.centre) + bool(scene.edge)
     parts = [_ten(part) for part in (clarity, letters / 5, culture, nature, traffic)]
     score = 2.0 + 3.0 * names + 1.5 * words + 0.5 * bool(lines) + 0.1 * parts[4] + 0.1 * parts[1] + 0.05 * parts[2]
-    score = _ten((max(score, 9.5) if scene.landmark else score) * min(1.0, 0.2 + parts[0] / 8))
     clues = [scene.landmark] if scene.landmark else []
     clues += [f"text '{line}'" for line in lines[:4]]
     clues += [f"traffic on the {scene.side}"] if scene.side else []
     clues += [f"{scene.centre} centre line"] if scene.centre else []
-    if scene.brightness < DARK:
-        label, reason = "non_localizable", "the picture is too dark to see where it was taken"
-    elif scene.sharpness < BLURRED:
-        label, reason = "non_localizable", "the picture is too blurred to make out signs or structures"
-    elif scene.landmark:
-        label, reason = "landmark", f"an iconic structure dominates the view: {scene.landmark}"
-    elif score < LOCALIZABLE_FROM:
-        label = "non_localizable"
-        reason = "nothing in the picture narrows down the place: no readable text, few structures"
-    else:
-        label, reason = "localizable", "clues can be combined: " + "; ".join(clues[:3] or ["none"])
-    scenes = (
-        _grade(scene.road_share + scene.building_share, 0.05, 0.12),
-        "yes" if scene.side or scene.centre else _grade(scene.road_share, 0.05, 0.4),
-        _grade(scene.building_share, 0.03, 0.08),
-        "yes" if lines else "maybe" if seen.lines else "no",
-        "yes" if words else "maybe" if lines else "no",
-        _grade(scene.green_share + scene.soil_share, 0.08, 0.3),
-        _grade(scene.green_share, 0.01, 0.05),
-        _grade(scene.hill_share, 0.01, 0.03),
-        _grade(scene.sky_share, 0.05, 0.15),
-        "maybe" if scene.green_share > 0.3 and scene.building_share < 0.03 else "no",
-    )
-    return _verdict(label, reason, score, parts, scenes, clues)
+    scenes = {
+        "manmade": grade(scene.road_share + scene.building_share, PRESENT, 0.05, 0.12),
+        "traffic": "yes" if scene.side or scene.centre else grade(scene.road_share, PRESENT, 0.05, 0.4),
+        "buildings": grade(scene.building_share, PRESENT, 0.03, 0.08),
+        "sign": "yes" if lines else "maybe" if seen.lines else "no",
+        "language": "yes" if words else "maybe" if lines else "no",
+        "natural": grade(scene.green_share + scene.soil_share, PRESENT, 0.08, 0.3),
+        "plants": grade(scene.green_share, PRESENT, 0.01, 0.05),
+        "mountains_and_rivers": grade(scene.hill_share, PRESENT, 0.01, 0.03),
+        "weather": grade(scene.sky_share, PRESENT, 0.05, 0.15),
+        "agricultural": "maybe" if scene.green_share > 0.3 and scene.building_share < 0.03 else "no",
+    }
+    spoilt = {
+        "the picture is too dark to see where it was taken": scene.brightness < DARK,
+        "the picture is too blurred to make out signs or structures": scene.sharpness < BLURRED,
+    }
+    poor = "nothing in the picture narrows down the place: no readable text, few structures"
+    score = max(score, 9.5) if scene.landmark else score
+    return _verdict(score, parts, scenes, clues, pick(spoilt), poor, scene.landmark)
 
 
 def _verdict(
-    label: str, reason: str, score: float, parts: list[float], scenes: tuple[str, ...], clues: list[str]
+    score: float,
+    parts: list[float],
+    scenes: dict[str, str],
+    clues: list[str],
+    spoilt: str | None,
+    poor: str,
+    landmark: str | None = None,
 ) -> dict[str, Any]:
+    """The verdict under the product's names; those of the parts of a score are GeoAgent's (figure 8)."""
+    score = _ten(score * min(1.0, 0.2 + parts[0] / 8))
+    label, reason = "localizable", "clues can be combined: " + "; ".join(clues[:3] or ["none"])
+    if spoilt:
+        label, reason = "non_localizable", spoilt
+    elif landmark:
+        label, reason = "landmark", f"an iconic structure dominates the view: {landmark}"
+    elif score < LOCALIZABLE_FROM:
+        label, reason = "non_localizable", poor
+    names = "image_clarity", "amount_of_text", "cultural_landscape", "natural_landscape", "vehicles_and_pedestrians"
     return {
         "class": label,
         "score": score,
         "reason": reason,
-        "sub_scores": dict(zip(SUB_SCORES, parts, strict=True)),
-        "scenes": dict(zip(SCENES, scenes, strict=True)),
+        "sub_scores": dict(zip(names, parts, strict=True)),
+        "scenes": scenes,
         "clues": clues or ["none"],
     }
-
-
-def _grade(share: float, maybe: float, yes: float) -> str:
-    return "yes" if share >= yes else "maybe" if share >= maybe else "no"
 
 
 def _ten(value: float) -> float:

@@ -10,9 +10,10 @@ import random
 import re
 import threading
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import TypeVar
 
 import numpy as np
 from cachetools import cached
@@ -22,6 +23,7 @@ from infra.offline.gazetteer import NameIndex, admin1_names, distance_km, gazett
 from infra.offline.seeded_random import draws, fraction
 from infra.offline.words import KINDS, WORDS, fold, one_letter_off
 
+T = TypeVar("T")
 FAMOUS_POPULATION = 50_000  # from here on a city is known by more than one Latin name
 MIN_FUZZY_LETTERS = 6  # one letter wrong in a shorter word makes another word
 _WORD = re.compile(r"[^\W\d_]+(?:['’.-][^\W\d_]+)*")
@@ -33,6 +35,7 @@ _ORDINARY_WORDS = (
 )
 KM_PER_DEGREE = 111.2
 LARGE_TOWN = 300_000
+SAME_KM = 25.0
 SHADOW_KM = 80.0  # how far a large town's fame reaches, as a loss of one in the logarithm
 
 
@@ -42,8 +45,37 @@ class Place:
     lat: float
     lon: float
     country: str  # ISO 3166 alpha-2
-    population: int
-    division: str  # `<ISO2>.<code>`, as in `admin1_names`
+    population: int = 0
+    division: str = ""  # `<ISO2>.<code>`, as in `admin1_names`
+
+    @property
+    def country_name(self) -> str:
+        return country_name(self.country)
+
+    @property
+    def full_name(self) -> str:
+        """Town and country."""
+        return f"{self.name}, {self.country_name}"
+
+    @property
+    def label(self) -> str:
+        """The same, or the country alone where no town is known."""
+        return self.full_name if self.name else self.country_name
+
+    @property
+    def region(self) -> str:
+        """The first-level division it lies in, as a person would say it."""
+        row, away_km = gazetteer().nearest(self.lat, self.lon)[0]
+        return admin1_names().get(gazetteer().region_code(row), "") if away_km < 60 else ""
+
+    def is_at(self, other: "Place") -> bool:
+        """Whether an answer may mean either."""
+        return apart_km(self.lat, self.lon, other.lat, other.lon) < SAME_KM
+
+
+def country_name(code: str) -> str:
+    facts = countries().get(code)
+    return facts.name if facts else code
 
 
 @dataclass(frozen=True)
@@ -52,8 +84,13 @@ class Match:
 
     place: Place
     seen: str
-    exact: bool
-    primary: bool
+    exact: bool = True
+    primary: bool = True
+
+    @property
+    def is_name(self) -> bool:
+        """Whether it is written as a name: most words of prose are some village's name, but names have capitals."""
+        return self.seen[:1].isupper() or not self.seen.isascii()
 
 
 class PlaceNames:
@@ -63,12 +100,14 @@ class PlaceNames:
         source = gazetteer()
         self._index = NameIndex(source)
         self._index.prepare()
+        columns = (source.lat, source.lon, source.country, source.population, source.division)
         self.places = [
-            Place(source.names(row)[0], float(lat), float(lon), str(country), int(population), source.region_code(row))
-            for row, (lat, lon, country, population) in enumerate(
-                zip(source.lat, source.lon, source.country, source.population, strict=True)
-            )
+            Place(source.names(row)[0], *facts)
+            for row, facts in enumerate(zip(*(column.tolist() for column in columns), strict=True))
         ]
+        self._by_country: dict[str, list[Place]] = defaultdict(list)
+        for place in sorted(self.places, key=lambda place: -place.population):
+            self._by_country[place.country].append(place)
         # The same signs are read over and over: eight answers a picture, and a plan after every tool call.
         self.nearly = lru_cache(maxsize=50_000)(self._nearly)
 
@@ -91,21 +130,18 @@ class PlaceNames:
         return sorted((Match(self.places[row], name, False, True) for row in rows), key=lambda m: -m.place.population)
 
     def mentions(self, text: str, fuzzy: bool = True) -> list[Match]:
-        """Places a text names, the longest names first; words inside a longer name are not counted again."""
-        taken: list[tuple[int, int]] = []
-        mentioned: list[Match] = []
-        for start, end, phrase in _phrases(text):
-            if any(start < b and a < end for a, b in taken) or fold(phrase) in _ordinary():
-                continue
-            matches = self.named(phrase) or (self.nearly(phrase) if fuzzy else [])
-            if matches:
-                taken.append((start, end))
-                mentioned += matches[:12]
-        return mentioned
+        """Places a text names, the longest names first."""
+
+        def find(phrase: str) -> list[Match]:
+            if fold(phrase) in _ordinary():
+                return []
+            return self.named(phrase) or (self.nearly(phrase) if fuzzy else [])
+
+        return [match for _, _, matches in longest_names(text, find) for match in matches[:12]]
 
     def biggest(self, country: str) -> list[Place]:
         """The country's cities, the most populous first."""
-        return _by_country().get(country, [])
+        return self._by_country.get(country, [])
 
 
 @cached({}, condition=threading.Condition())
@@ -121,12 +157,16 @@ def _ordinary() -> frozenset[str]:
     return frozenset({*_ORDINARY_WORDS.split(), *sign_words, *streets})
 
 
-@lru_cache(maxsize=1)
-def _by_country() -> dict[str, list[Place]]:
-    grouped: dict[str, list[Place]] = defaultdict(list)
-    for place in sorted(place_names().places, key=lambda p: -p.population):
-        grouped[place.country].append(place)
-    return grouped
+def longest_names(text: str, find: Callable[[str], list[T]]) -> Iterator[tuple[int, str, list[T]]]:
+    """(start, phrase, what is found) of the phrases of a text that `find` knows, the longest first.
+
+    Words inside a longer name are not counted again.
+    """
+    taken: list[tuple[int, int]] = []
+    for start, end, phrase in _phrases(text):
+        if not any(start < b and a < end for a, b in taken) and (found := find(phrase)):
+            taken.append((start, end))
+            yield start, phrase, found
 
 
 def _phrases(text: str) -> Iterator[tuple[int, int, str]]:
@@ -159,7 +199,7 @@ def familiarity(place: Place, memory: Memory) -> float:
     """The chance that the model knows a town: by population, by distance from a large town, and by accident."""
     fame = max(math.log10(1 + place.population), _fame_of_neighbour(place))
     accident = draws("known", memory.name, place.name, place.country, round(place.lat, 2)).gauss(0, 0.35)
-    return _logistic((fame + accident - memory.half_known) / memory.spread)
+    return logistic((fame + accident - memory.half_known) / memory.spread)
 
 
 def recalls(place: Place, memory: Memory, dice: random.Random, temperature: float) -> bool:
@@ -167,8 +207,7 @@ def recalls(place: Place, memory: Memory, dice: random.Random, temperature: floa
     known = familiarity(place, memory)
     if temperature <= 0:
         return known >= 0.5
-    odds = math.log(max(1e-6, known) / max(1e-6, 1 - known)) / max(0.3, temperature)
-    return dice.random() < _logistic(odds)
+    return dice.random() < logistic(log_odds(known) / max(0.3, temperature))
 
 
 def remembered(place: Place, memory: Memory, dice: random.Random, temperature: float) -> tuple[float, float]:
@@ -179,7 +218,9 @@ def remembered(place: Place, memory: Memory, dice: random.Random, temperature: f
     if temperature > 0:
         away_km *= math.exp(temperature * dice.gauss(0, 1.0))
         bearing += temperature * dice.gauss(0, 1.0)
-    return moved(place.lat, place.lon, away_km, bearing)
+    north = place.lat + away_km / KM_PER_DEGREE * math.cos(bearing)
+    east = place.lon + away_km / KM_PER_DEGREE * math.sin(bearing) / max(0.1, math.cos(math.radians(place.lat)))
+    return max(-89.9, min(89.9, north)), (east + 180) % 360 - 180
 
 
 def apart_km(lat: float, lon: float, other_lat: float, other_lon: float) -> float:
@@ -187,55 +228,44 @@ def apart_km(lat: float, lon: float, other_lat: float, other_lon: float) -> floa
     return float(distance_km(lat, lon, np.array(other_lat), np.array(other_lon)))
 
 
-def moved(lat: float, lon: float, away_km: float, bearing: float) -> tuple[float, float]:
-    """The point so far away in a direction."""
-    north = lat + away_km / KM_PER_DEGREE * math.cos(bearing)
-    east = lon + away_km / KM_PER_DEGREE * math.sin(bearing) / max(0.1, math.cos(math.radians(lat)))
-    return max(-89.9, min(89.9, north)), (east + 180) % 360 - 180
-
-
 @lru_cache(maxsize=20_000)
 def _fame_of_neighbour(place: Place) -> float:
     lats, lons, people = _large_towns()
     flat = np.hypot(lats - place.lat, ((lons - place.lon + 180) % 360 - 180) * math.cos(math.radians(place.lat)))
-    fame = np.log10(people) - 1.3 - flat * KM_PER_DEGREE / SHADOW_KM
-    return float(fame.max())
+    return float((np.log10(people) - 1.3 - flat * KM_PER_DEGREE / SHADOW_KM).max())
 
 
 @lru_cache(maxsize=1)
-def _large_towns() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    large = [place for place in place_names().places if place.population >= LARGE_TOWN]
-    return (
-        np.array([place.lat for place in large]),
-        np.array([place.lon for place in large]),
-        np.array([float(place.population) for place in large]),
-    )
+def _large_towns() -> np.ndarray:
+    """Rows of latitudes, longitudes and populations."""
+    large = (place for place in place_names().places if place.population >= LARGE_TOWN)
+    return np.array([(place.lat, place.lon, place.population) for place in large]).T
 
 
-@lru_cache(maxsize=1)
-def _divisions() -> dict[tuple[str, int], tuple[str, ...]]:
-    """(country, area digits) -> divisions (`<ISO2>.<code>`) whose phone numbers begin so."""
-    divisions: dict[tuple[str, int], tuple[str, ...]] = {}
-    for code, name in admin1_names().items():
-        if code[:2] in countries():
-            key = code[:2], area_code(code[:2], name)
-            divisions[key] = (*divisions.get(key, ()), code)
-    return divisions
+@lru_cache(maxsize=4096)
+def _divisions_of_area(country: str, area: int) -> list[str]:
+    """The divisions (`<ISO2>.<code>`) whose phone numbers begin with these area digits."""
+    return [code for code, name in admin1_names().items() if code[:2] == country and area_code(country, name) == area]
 
 
 def division_of_area(country: str, area: int) -> str:
-    """The division whose phone numbers begin with these area digits, where it is the only one; else empty."""
-    codes = _divisions().get((country, area), ())
+    """The name of the division whose phone numbers begin so, where it is the only one; else empty."""
+    codes = _divisions_of_area(country, area)
     return admin1_names()[codes[0]] if len(codes) == 1 else ""
 
 
 @lru_cache(maxsize=4096)
-def towns_of_area(country: str, area: int) -> tuple[Place, ...]:
+def towns_of_area(country: str, area: int) -> list[Place]:
     """The largest towns of the divisions with these area digits, the most populous first."""
-    codes = set(_divisions().get((country, area), ()))
+    codes = _divisions_of_area(country, area)
     inside = (place for place in place_names().biggest(country) if place.division in codes)
-    return tuple(itertools.islice(inside, 6))
+    return list(itertools.islice(inside, 6))
 
 
-def _logistic(odds: float) -> float:
+def logistic(odds: float) -> float:
     return 1 / (1 + math.exp(-max(-30.0, min(30.0, odds))))
+
+
+def log_odds(chance: float) -> float:
+    chance = max(1e-4, min(1 - 1e-4, chance))
+    return math.log(chance / (1 - chance))

@@ -7,9 +7,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from infra.offline.chat.beliefs import LARGEST, Belief
-from infra.offline.chat.notes import Notes, SeenText
-from infra.offline.chat.tools import DETAIL, GEOCODE, KEYWORD, MAP, SATELLITE, SEARCH, TIPS, ZOOM, Tool
+from infra.offline.chat.beliefs import LARGEST, LOOKUP, Belief
+from infra.offline.chat.notes import UNKNOWN_SIZE, Notes, SeenText, Tool, enlarged
 from infra.offline.words import fold
 
 STEP = 1.2  # how much better one kind of step is than the next, in log-odds at temperature 1
@@ -55,13 +54,13 @@ def gumbel(dice: random.Random) -> float:
 def _actions(
     notes: Notes, belief: Belief, dice: random.Random, temperature: float, usable: dict[str, Tool]
 ) -> Iterable[Action]:
-    if ZOOM in usable:
+    if "zoom" in usable:
         yield from _zooms(notes, belief, dice, temperature)
-    if notes.calls_left > 1 or GEOCODE not in usable:
+    if notes.calls_left > 1 or "geocode" not in usable:
         yield from _searches(notes, belief)
-    for rank, address in enumerate(a for a in belief.addresses if (GEOCODE, a) not in notes.calls):
-        yield Action(GEOCODE, address, _why_geocode(address, belief), STEP * (1 - 0.4 * rank))
-    if usable.keys() & {TIPS, KEYWORD}:
+    for rank, address in enumerate(a for a in belief.addresses if ("geocode", a) not in notes.calls):
+        yield Action("geocode", address, _why_geocode(address, belief), STEP * (1 - 0.4 * rank))
+    if usable.keys() & {"tips", "keyword"}:
         yield from _lookups(usable, notes, belief)
     yield from _checks(notes, belief)
 
@@ -75,16 +74,23 @@ def _zooms(notes: Notes, belief: Belief, dice: random.Random, temperature: float
             why = f"The letters of {what} are small, so I look closer to be sure of them."
         else:
             why = f"There is {what} that I cannot make out from here, so I zoom in."
-        yield Action(ZOOM, box, why, (3 - 0.6 * rank) * STEP)
+        yield Action("zoom", box, why, (3 - 0.6 * rank) * STEP)
 
 
 def boxes_worth_zooming(notes: Notes, dice: random.Random, temperature: float) -> list[tuple[list[int], str]]:
     """(box with a margin, what is there) of writing that was not read well, the most promising first."""
     unclear = [seen for seen in notes.texts if not seen.zoomed and _wants_zoom(seen) and not _covered(seen, notes)]
     unclear.sort(key=lambda seen: -(seen.box[2] - seen.box[0]) * (1.2 - seen.score))
-    boxes = [_grow(seen.box, notes.size(), dice, temperature) for seen in unclear]
-    descriptions = [f'"{seen.text}"' if seen.text else "some writing" for seen in unclear]
-    return [(box, f"{what} at {box}") for box, what in zip(boxes, descriptions, strict=True)]
+    boxes = []
+    for seen in unclear:
+        # A sign is more than one line. Warmth aims less well.
+        long, high = seen.box[2] - seen.box[0], seen.box[3] - seen.box[1]
+        margin = ZOOM_MARGIN * (1 + temperature * dice.uniform(-0.5, 0.8))
+        off = temperature * dice.gauss(0, 0.15) * long
+        box = enlarged(seen.box, max(24.0, long * margin), max(16.0, high * margin * 2), notes.size, off)
+        what = f'"{seen.text}"' if seen.text else "some writing"
+        boxes.append((box, f"{what} at {box}"))
+    return boxes
 
 
 def _wants_zoom(seen: SeenText) -> bool:
@@ -100,20 +106,6 @@ def _covered(seen: SeenText, notes: Notes) -> bool:
     return any(left <= x <= right and top <= y <= bottom for left, top, right, bottom in boxes)
 
 
-def _grow(
-    box: tuple[float, float, float, float], size: tuple[int, int] | None, dice: random.Random, temperature: float
-) -> list[int]:
-    """The box with a margin, inside the picture: a sign is more than one line. Warmth aims less well."""
-    left, top, right, bottom = box
-    width, height = size or (10**6, 10**6)
-    wide = ZOOM_MARGIN * (1 + temperature * dice.uniform(-0.5, 0.8))
-    dx, dy = max(24.0, (right - left) * wide), max(16.0, (bottom - top) * wide * 2)
-    off = temperature * dice.gauss(0, 0.15) * (right - left)
-    sides = (left - dx + off, top - dy, right + dx + off, bottom + dy)
-    x1, y1 = max(0, min(int(sides[0]), width - 8)), max(0, min(int(sides[1]), height - 8))
-    return [x1, y1, min(width, max(int(sides[2]), x1 + 8)), min(height, max(int(sides[3]), y1 + 8))]
-
-
 def _searches(notes: Notes, belief: Belief) -> Iterable[Action]:
     """Web searches for the names on the signs, while they can still tell something new."""
     if len(notes.searches) >= MAX_SEARCHES:
@@ -121,16 +113,16 @@ def _searches(notes: Notes, belief: Belief) -> Iterable[Action]:
     # A second opinion is not needed once a town is settled.
     worth = -STEP if belief.settled and (notes.searches or notes.geocodes) else 2 * STEP
     lead = "I search once more, with other words:" if notes.searches else "I search the web for the names on signs:"
-    for rank, query in enumerate(q for q in belief.queries if (SEARCH, q) not in notes.calls):
-        yield Action(SEARCH, query, f"{lead} {query}.", worth - 0.4 * STEP * rank)
+    for rank, query in enumerate(q for q in belief.queries if ("search", q) not in notes.calls):
+        yield Action("search", query, f"{lead} {query}.", worth - 0.4 * STEP * rank)
 
 
 def _why_geocode(address: str, belief: Belief) -> str:
     """Another town than the one in front gets its reason: it would come out of nowhere."""
     if belief.best is not None and belief.best.city not in address:
         for guess in belief.guesses:
-            if guess.city and f"{guess.city}, {guess.country_name}" in address:
-                reason = f"the largest city of {guess.country_name}" if guess.why == LARGEST else guess.why
+            if guess.city and guess.place.full_name in address:
+                reason = f"the largest city of {guess.place.country_name}" if guess.why == LARGEST else guess.why
                 return f"{guess.city} is not out of the question ({reason}), so I ask the geocoder for {address} too."
     return f"A geocoder gives coordinates, so I look up {address}."
 
@@ -140,8 +132,8 @@ def _lookups(usable: dict[str, Tool], notes: Notes, belief: Belief) -> Iterable[
     if len(notes.geocodes) >= MAX_LOOKUPS:
         return
     settled = belief.settled and any(candidate.poi_id for _, places in notes.geocodes for candidate in places[:1])
-    purpose = KEYWORD if KEYWORD in usable else TIPS
-    first = TIPS if TIPS in usable and not notes.geocodes else purpose
+    purpose = "keyword" if "keyword" in usable else "tips"
+    first = "tips" if "tips" in usable and not notes.geocodes else purpose
     for rank, query in enumerate(belief.queries[1:4]):
         if (first, query) not in notes.calls:
             worth = (-STEP if settled else 2 * STEP) - 0.4 * STEP * rank
@@ -158,27 +150,29 @@ def _checks(notes: Notes, belief: Belief) -> Iterable[Action]:
     signs = fold(" / ".join(notes.words))
     tips = sorted(notes.tips, key=lambda tip: fold(tip[1]) not in signs)[:2]
     for rank, (poi_id, name) in enumerate([*known[:2], *tips][:3]):
-        if (DETAIL, poi_id) not in notes.calls:
-            yield Action(DETAIL, poi_id, f"I check the details of {name}.", STEP * (0.8 - 0.4 * rank))
+        if ("detail", poi_id) not in notes.calls:
+            yield Action("detail", poi_id, f"I check the details of {name}.", STEP * (0.8 - 0.4 * rank))
     best = belief.best
-    if best is not None and best.why.startswith("lookup"):
-        for purpose, worth in ((MAP, 0.6), (SATELLITE, -0.2)):
+    if best is not None and best.why.startswith(LOOKUP):
+        for purpose, worth in (("map", 0.6), ("satellite", -0.2)):
             if all(kind != purpose for kind, _ in notes.calls):
-                yield Action(purpose, (best.lat, best.lon), f"I look at the map around {best.city}.", worth * STEP)
+                yield Action(
+                    purpose, (best.place.lat, best.place.lon), f"I look at the map around {best.city}.", worth * STEP
+                )
 
 
 def _anything(usable: dict[str, Tool], notes: Notes, belief: Belief) -> tuple[Tool, Action]:
     """A call for a client that insists on one."""
-    place = belief.best.country_name if belief.best else "city centre"
-    width, height = notes.size() or (1000, 500)
-    point = (belief.best.lat, belief.best.lon) if belief.best else (0.0, 0.0)
+    place = belief.best.place.country_name if belief.best else "city centre"
+    width, height = notes.size if notes.size != UNKNOWN_SIZE else (1000, 500)
+    point = (belief.best.place.lat, belief.best.place.lon) if belief.best else (0.0, 0.0)
     values: dict[str, Any] = {
-        ZOOM: [width // 4, height // 4, 3 * width // 4, 3 * height // 4],
-        SEARCH: " ".join(notes.words[:2]) or f"streets of {place}",
-        MAP: point,
-        SATELLITE: point,
+        "zoom": [width // 4, height // 4, 3 * width // 4, 3 * height // 4],
+        "search": " ".join(notes.words[:2]) or f"streets of {place}",
+        "map": point,
+        "satellite": point,
     }
-    preferred = (GEOCODE, ZOOM, SEARCH, KEYWORD, TIPS, MAP, SATELLITE)
+    preferred = ("geocode", "zoom", "search", "keyword", "tips", "map", "satellite")
     purpose = next((purpose for purpose in preferred if purpose in usable), next(iter(usable)))
     return usable[purpose], Action(purpose, values.get(purpose, place), "A tool call is requested.", 0.0)
 

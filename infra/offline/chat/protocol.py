@@ -1,11 +1,12 @@
-"""A chat completion request, read and checked as the OpenAI API checks it, with the errors it gives."""
+"""A chat completion request, read and checked as the OpenAI API checks it, and the completion that answers it."""
 
 import base64
 import binascii
 import hashlib
 import io
 import json
-from dataclasses import dataclass, field
+import time
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal
 
 from PIL import Image, UnidentifiedImageError
@@ -26,6 +27,7 @@ _CODES = {
     "union_tag_invalid": "invalid_value",
     "too_short": "empty_array",
 }
+PATCH_PX = 28  # one image token stands for a 28 x 28 patch, as in Qwen2.5-VL
 CONTEXT_TOKENS = 131_072  # of every served model
 # What vendors and vLLM take; anything else is refused by name, as a misspelt parameter would go unnoticed.
 PARAMETERS = frozenset((
@@ -131,10 +133,14 @@ class ChatRequest:
             raise bad("This model needs an image: send an image_url part.", "messages", "image_required")
         return self.pictures[-1]
 
+    def said_by(self, *roles: str) -> str:
+        """The words of these roles."""
+        return "\n".join(message.text for message in self.messages if message.role in roles)
+
     @property
     def prompt(self) -> str:
         """The words that say what to do and how to answer: the system's and the user's."""
-        return "\n".join(m.text for m in self.messages if m.role in ("system", "developer", "user"))
+        return self.said_by("system", "developer", "user")
 
     @property
     def fingerprint(self) -> str:
@@ -205,16 +211,20 @@ class _Schema(_Checked):
     schema_: dict[str, Any] = Field(alias="schema")
 
 
-class _Format(_Checked):
-    type: Literal["text", "json_object", "json_schema"]
-    json_schema: _Schema | None = None
+class _Plain(_Checked):
+    type: Literal["text", "json_object"]
+
+
+class _Structured(_Checked):
+    type: Literal["json_schema"]
+    json_schema: _Schema
 
 
 class _Body(_Checked):
     messages: list[_Message] = Field(min_length=1)
     tools: list[_Tool] | None = None
-    tool_choice: Any = None
-    response_format: _Format | None = None
+    tool_choice: str | _Tool | None = None
+    response_format: Annotated[_Plain | _Structured, Field(discriminator="type")] | None = None
     temperature: float | None = Field(None, ge=0, le=2)
     top_p: float | None = Field(None, ge=0, le=1)
     top_k: int | None = Field(None, ge=-1, le=10**6)
@@ -247,16 +257,19 @@ def read_request(body: Any, vision: dict[str, bool]) -> ChatRequest:
         parsed = _Body.model_validate(body)
     except ValidationError as error:
         raise _refusal(error) from None
-    messages = _read_messages(parsed.messages, vision[model])
-    functions = [tool.function for tool in parsed.tools or ()]
-    tools = {function.name: function.parameters or {} for function in functions}
-    stop = parsed.stop or ()
+    tools = {tool.function.name: tool.function.parameters or {} for tool in parsed.tools or ()}
+    choice, form, stop = parsed.tool_choice or "auto", parsed.response_format, parsed.stop or ()
+    if isinstance(choice, _Tool):
+        choice = choice.function.name
+    if choice not in ("none", "auto", *tools) and (choice != "required" or not tools):
+        raise bad(f"Invalid value for 'tool_choice': {choice!r} needs functions in 'tools'.", "tool_choice")
+    plain: dict[str, Any] | None = None if form is None or form.type == "text" else {}
     return ChatRequest(
         model=model,
-        messages=messages,
+        messages=_read_messages(parsed.messages, vision[model]),
         tools=tools,
-        tool_choice=_read_tool_choice(parsed.tool_choice, tools),
-        response_schema=_read_response_format(parsed.response_format),
+        tool_choice=choice,
+        response_schema=form.json_schema.schema_ if isinstance(form, _Structured) else plain,
         temperature=_effective_temperature(parsed),
         seed=parsed.seed,
         choices=parsed.n or 1,
@@ -283,32 +296,24 @@ def _effective_temperature(parsed: _Body) -> float:
     return 0.0 if parsed.top_k == 1 or nucleus == 0 else float(temperature * nucleus**0.5)
 
 
-def _check_length(messages: tuple[Message, ...]) -> None:
-    tokens = sum(len(message.text.encode()) for message in messages) // 4
-    tokens += sum(len(call.arguments) for message in messages for call in message.tool_calls) // 4
-    if tokens > CONTEXT_TOKENS:
-        text = (
-            f"This model's maximum context length is {CONTEXT_TOKENS} tokens. However, your messages resulted in "
-            f"{tokens} tokens. Please reduce the length of the messages."
-        )
-        raise bad(text, "messages", "context_length_exceeded")
-
-
 def _read_messages(listed: list[_Message], takes_pictures: bool) -> tuple[Message, ...]:
     messages = tuple(_read_message(message, f"messages[{i}]", takes_pictures) for i, message in enumerate(listed))
     if sum(len(message.pictures) for message in messages) > MAX_IMAGES:
         raise bad(f"Too many images. At most {MAX_IMAGES} are allowed.", "messages", "too_many_images")
     _check_tool_order(messages)
-    _check_length(messages)
+    calls = [call.arguments for message in messages for call in message.tool_calls]
+    tokens = sum(text_tokens(text) for text in [*(message.text for message in messages), *calls])
+    if tokens > CONTEXT_TOKENS:
+        text = f"This model's maximum context length is {CONTEXT_TOKENS} tokens, your messages have {tokens}."
+        raise bad(text, "messages", "context_length_exceeded")
     return messages
 
 
 def _read_message(raw: _Message, where: str, takes_pictures: bool) -> Message:
     calls = tuple(ToolCall(call.id, call.function.name, call.function.arguments) for call in raw.tool_calls or ())
-    if raw.content is None and not (raw.role == "assistant" and (calls or raw.refusal)):
-        raise bad(f"Missing required parameter: '{where}.content'.", f"{where}.content", "invalid_type")
-    if raw.role == "tool" and raw.tool_call_id is None:
-        at = f"{where}.tool_call_id"
+    is_empty = raw.content is None and not (raw.role == "assistant" and (calls or raw.refusal))
+    if is_empty or (raw.role == "tool" and raw.tool_call_id is None):
+        at = f"{where}.{'content' if is_empty else 'tool_call_id'}"
         raise bad(f"Missing required parameter: '{at}'.", at, "missing_required_parameter")
     pictures = []
     for i, part in enumerate(raw.content or ()):
@@ -323,47 +328,91 @@ def _read_message(raw: _Message, where: str, takes_pictures: bool) -> Message:
 
 def _check_tool_order(messages: tuple[Message, ...]) -> None:
     """Each tool message answers a call just made, and each call is answered before the talk goes on."""
-    open_ids: set[str] = set()
-    for i, message in enumerate((*messages, None)):
-        if message is not None and message.role == "tool":
-            if message.tool_call_id not in open_ids:
-                text = (
-                    "Invalid parameter: messages with role 'tool' must be a response to "
-                    "a preceding message with 'tool_calls'."
-                )
-                raise bad(text, f"messages.[{i}].role")
-            open_ids.discard(message.tool_call_id)
-            continue
-        if open_ids:
-            text = (
-                "An assistant message with 'tool_calls' must be followed by tool messages responding to each "
-                f"'tool_call_id'. These tool_call_ids did not have response messages: {', '.join(sorted(open_ids))}"
-            )
-            raise bad(text, f"messages.[{i}].role")
-        open_ids = {call.id for call in message.tool_calls} if message is not None else set()
+    open_ids: set[str | None] = set()
+    for i, message in enumerate((*messages, Message("end", ""))):
+        is_result = message.role == "tool"
+        if message.tool_call_id not in open_ids if is_result else open_ids:
+            text = "messages with role 'tool' must respond, one each, to the 'tool_calls' of the message before them"
+            raise bad(f"Invalid parameter: {text}.", f"messages.[{i}].role")
+        open_ids = open_ids - {message.tool_call_id} if is_result else {call.id for call in message.tool_calls}
 
 
-def _read_tool_choice(raw: Any, tools: dict[str, dict[str, Any]]) -> str:
-    if raw is None:
-        return "auto"
-    if isinstance(raw, str) and raw in ("none", "auto", "required"):
-        if raw == "required" and not tools:
-            raise bad("'tool_choice' is only allowed when 'tools' are specified.", "tool_choice")
-        return str(raw)
-    function = raw.get("function") if isinstance(raw, dict) else None
-    name = function.get("name") if isinstance(function, dict) else None
-    if not isinstance(name, str) or name not in tools:
-        text = f"Invalid value for 'tool_choice': no function named {name!r} was specified in 'tools'."
-        raise bad(text, "tool_choice")
-    return str(name)
+@dataclass(frozen=True)
+class Reply:
+    """What a model says, one choice: text, and function calls as (name, arguments text)."""
+
+    content: str | None = None
+    calls: tuple[tuple[str, str], ...] = ()
+    is_cut: bool = False  # ends in the middle of its text
+
+    def limited(self, request: ChatRequest) -> "Reply":
+        """The reply cut at a stop word or at max_tokens."""
+        content, limit = self.content or "", request.max_tokens
+        for word in filter(None, request.stop):
+            content = content.split(word, 1)[0]
+        if limit is not None and text_tokens(content) > limit:
+            return Reply(content.encode()[: limit * 4].decode(errors="ignore"), is_cut=True)
+        return replace(self, content=None if self.content is None else content)
+
+    @property
+    def tokens(self) -> int:
+        return text_tokens(self.content or "") + sum(text_tokens(name + text) + 8 for name, text in self.calls)
 
 
-def _read_response_format(response_format: _Format | None) -> dict[str, Any] | None:
-    if response_format is None or response_format.type == "text":
-        return None
-    if response_format.type == "json_object":
-        return {}
-    if response_format.json_schema is None:
-        at = "response_format.json_schema"
-        raise bad(f"Missing required parameter: '{at}'.", at, "missing_required_parameter")
-    return response_format.json_schema.schema_
+def text_tokens(text: str) -> int:
+    """About how many tokens a text is: a token is four bytes of UTF-8."""
+    return -(-len(text.encode()) // 4)
+
+
+def prompt_tokens(request: ChatRequest) -> int:
+    total = 3
+    for message in request.messages:
+        total += 4 + text_tokens(message.text)
+        total += sum(text_tokens(call.name + call.arguments) + 8 for call in message.tool_calls)
+        total += sum(-(-p.width // PATCH_PX) * -(-p.height // PATCH_PX) for p in message.pictures)
+    return total + sum(text_tokens(name + json.dumps(schema)) for name, schema in request.tools.items())
+
+
+def completion(request: ChatRequest, replies: list[Reply]) -> dict[str, Any]:
+    """The `chat.completion` object.
+
+    Its id is the same for the same question, so that a repeated run writes the same rows.
+    """
+    question = f"{request.fingerprint}/{request.seed}/{request.temperature}/{request.choices}"
+    name = f"chatcmpl-{_digest(question, 29)}"
+    limited = [reply.limited(request) for reply in replies]
+    prompt, said = prompt_tokens(request), sum(reply.tokens for reply in limited)
+    return {
+        "id": name,
+        "object": "chat.completion",
+        "created": int(time.time()),
+        "model": request.model,
+        "choices": [_choice(reply, name, i) for i, reply in enumerate(limited)],
+        "usage": {
+            "prompt_tokens": prompt,
+            "completion_tokens": said,
+            "total_tokens": prompt + said,
+            "prompt_tokens_details": {"cached_tokens": 0},
+            "completion_tokens_details": {"reasoning_tokens": 0},
+        },
+        "system_fingerprint": "fp_geofix_offline",
+    }
+
+
+def _choice(reply: Reply, completion_id: str, index: int) -> dict[str, Any]:
+    message: dict[str, Any] = {"role": "assistant", "content": reply.content, "refusal": None}
+    if reply.calls:
+        message["tool_calls"] = [
+            {
+                "id": f"call_{_digest(f'{completion_id}/{index}/{k}', 24)}",
+                "type": "function",
+                "function": {"name": name, "arguments": text},
+            }
+            for k, (name, text) in enumerate(reply.calls)
+        ]
+    finish = "length" if reply.is_cut else "tool_calls" if reply.calls else "stop"
+    return {"index": index, "message": message, "logprobs": None, "finish_reason": finish}
+
+
+def _digest(text: str, length: int) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:length]

@@ -5,10 +5,12 @@ car, level ground, and (in a panorama) the direction of travel in the middle. A 
 lane, so the road reaches farther on the side of oncoming traffic, and the line between is the centre line.
 """
 
+import bisect
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import cv2
 import numpy as np
@@ -29,60 +31,63 @@ LINE_WIDTHS = (2, 4, 7)  # in STEPs
 # What the plates at the foot of such things say.
 _WORDS = re.compile(r"\b(memorial|denkmal|obelis|cathedral|pomnik)|MONU|NUMENT|纪念碑|記念碑|紀念碑", re.IGNORECASE)
 AHEAD_DEGREES = 11.0
+# What stands high over the road: between which degrees over the horizon, from how many degrees wide, of which colours.
 # Houses end lower where a street runs away; an obelisk or a gate does not, and a dome sits broad above a hall.
-TOWER_ROWS, TOWER_DEGREES = (23.0, 31.0), 1.2
-DOME_ROWS, DOME_DEGREES = (17.0, 21.0), 5.0
+_STRUCTURES: tuple[tuple[str, float, float, float, Callable[[Any, Any, Any], Any]], ...] = (
+    (
+        "a monument towers over the street ahead", 23.0, 31.0, 1.2,
+        lambda red, green, blue: (red - blue > 18) & (red > 120) & (green > blue + 6) & (red >= green),
+    ),
+    (
+        "a golden dome closes the street ahead", 17.0, 21.0, 5.0,
+        lambda red, green, blue: (red > 150) & (red - blue > 90) & (green > 0.7 * red) & (green < 0.9 * red),
+    ),
+)  # fmt: skip
 WORK_PX = 512  # the long side at which colours are measured
+
+
+def grade(share: float, words: str, *limits: float) -> str:
+    """The word of a scale (`a b c`) that a share falls on; each but the last ends below its limit."""
+    return words.split()[bisect.bisect_right(limits, share)]
 
 
 @dataclass(frozen=True)
 class Road:
-    centre: str | None = None
+    """What the road shows; None where it is not seen."""
+
+    centre: str | None = None  # colour of the centre line
     edge: str | None = None
-    side: str | None = None
-    confidence: float = 0.0
-    reason: str = "not seen"
-    seen: bool = False
+    side: str | None = None  # left | right, on which traffic keeps
+    side_confidence: float = 0.0
 
 
 def read_road(image: Image.Image, panorama: bool) -> Road:
     """What the road shows, or a Road of Nones where there is none to see."""
+    pixels = np.asarray(image)
+    height, width = pixels.shape[:2]
+    across = np.arange(-REACH, REACH, STEP)
+    # Colours of the ground, by distance along and offset across.
     if panorama:
-        return _judge(_flatten_panorama(image))
-    vanishing = vanishing_point(image)
-    return _judge(_flatten_photo(image, vanishing)) if vanishing is not None else Road()
-
-
-def _flatten_panorama(image: Image.Image) -> Floats:
-    """Ground colours by (distance along, offset across), from an equirectangular picture."""
-    pixels = np.asarray(image)
-    height, width = pixels.shape[:2]
-    across = np.arange(-REACH, REACH, STEP)
-    z, x = np.meshgrid(AHEAD, across, indexing="ij")
-    flat = np.hypot(x, z)
-    row = height / 2 + np.arctan(1 / flat) * height / math.pi
-    column = width / 2 + np.arctan2(x, z) * width / (2 * math.pi)
-    found = cv2.remap(
-        pixels, column.astype(np.float32), row.astype(np.float32), cv2.INTER_LINEAR, borderMode=cv2.BORDER_WRAP
-    )
-    return np.asarray(found, dtype=np.float32)
-
-
-def _flatten_photo(image: Image.Image, point: tuple[float, float]) -> Floats:
-    """The same from a photo: lines along the road all run to the vanishing point, so each offset is one slope."""
-    pixels = np.asarray(image)
-    height, width = pixels.shape[:2]
-    column0, row0 = point
-    across = np.arange(-REACH, REACH, STEP)
-    rows = np.linspace(row0 + (height - row0) * 0.2, height - 2, 80)
+        z, x = np.meshgrid(AHEAD, across, indexing="ij")
+        row = height / 2 + np.arctan(1 / np.hypot(x, z)) * height / math.pi
+        column = width / 2 + np.arctan2(x, z) * width / (2 * math.pi)
+        return _judge(_flatten(pixels, column, row, cv2.BORDER_WRAP))
+    point = vanishing_point(image)
+    if point is None:
+        return Road()
+    # Lines along the road all run to the vanishing point, so each offset is one slope.
+    rows = np.linspace(point[1] + (height - point[1]) * 0.2, height - 2, 80)
     row, slope = np.meshgrid(rows, across, indexing="ij")
-    column = column0 + slope * (row - row0)
-    remapped = cv2.remap(
-        pixels, column.astype(np.float32), row.astype(np.float32), cv2.INTER_LINEAR, borderValue=(255, 0, 255)
-    )
-    flat = np.asarray(remapped, dtype=np.float32)
+    column = point[0] + slope * (row - point[1])
+    flat = _flatten(pixels, column, row, cv2.BORDER_CONSTANT)
     flat[(column < 0) | (column > width - 1)] = np.nan
-    return flat
+    return _judge(flat)
+
+
+def _flatten(pixels: NDArray[np.uint8], column: NDArray[np.float64], row: NDArray[np.float64], border: int) -> Floats:
+    at = column.astype(np.float32), row.astype(np.float32)
+    flat = cv2.remap(pixels, *at, cv2.INTER_LINEAR, borderMode=border, borderValue=UNSEEN)
+    return np.asarray(flat, dtype=np.float32)
 
 
 def vanishing_point(image: Image.Image) -> tuple[float, float] | None:
@@ -128,16 +133,12 @@ def _judge(flat: Floats) -> Road:
     left = _extent(profile[::-1], across[::-1], asphalt)
     right = _extent(profile, across, asphalt)
     if min(left, right) < 0.3 or max(left, right) > REACH - 0.2:
-        return Road(seen=True)
-    side, reason = ("right", "left") if left > right else ("left", "right")
-    ratio = max(left, right) / min(left, right)
-    confidence = float(np.clip((ratio - 1.15) / 1.2, 0.0, 0.97))
-    colours = _colours(lines, left, right)
+        return Road()
+    centre, edge = _colours(lines, left, right)
+    confidence = float(np.clip((max(left, right) / min(left, right) - 1.15) / 1.2, 0.0, 0.97))
     if confidence < 0.15:
-        return Road(colours[0], colours[1], seen=True)
-    return Road(
-        colours[0], colours[1], side, confidence, f"the road reaches farther on the {reason} of the camera", True
-    )
+        return Road(centre, edge)
+    return Road(centre, edge, "right" if left > right else "left", confidence)
 
 
 def _extent(profile: Floats, across: NDArray[np.float64], asphalt: Floats) -> float:
@@ -175,65 +176,44 @@ def _lines(flat: Floats, across: NDArray[np.float64]) -> list[tuple[float, Float
 def _colours(lines: list[tuple[float, Floats]], left: float, right: float) -> tuple[str | None, str | None]:
     """Colours of the line inside the asphalt (the centre line) and of the lines at its ends."""
     centre, edge = None, None
-    far = -left if left > right else right
-    width = left + right
-    for offset, colour in lines:
-        place = (offset - far) / (-width if far > 0 else width)  # 0 at the far edge, 1 at the near one
+    for offset, (red, green, blue) in lines:
+        is_yellow = bool(red > 110 and red - blue > 45 and green > blue)
+        colour = pick({"yellow": is_yellow, "white": bool(min(red, green, blue) > 120)})
+        place = (left + offset if left > right else right - offset) / (left + right)  # 0 at the far edge, 1 at the near
         if 0.35 < place < 0.66:
-            centre = centre or _line_colour(colour)
+            centre = centre or colour
         elif -0.02 < place < 0.2 or 0.8 < place < 1.02:
-            edge = edge or _line_colour(colour)
+            edge = edge or colour
     return centre, edge
-
-
-def _line_colour(colour: Floats) -> str | None:
-    red, green, blue = (float(part) for part in colour)
-    if red > 110 and red - blue > 45 and green > blue:
-        return "yellow"
-    return "white" if min(red, green, blue) > 120 else None
 
 
 def named_landmark(texts: Iterable[str]) -> str | None:
     """The plate that names a landmark, if one is readable."""
-    for text in texts:
-        if _WORDS.search(text):
-            return f"a plate reads '{text}'"
-    return None
+    return next((f"a plate reads '{text}'" for text in texts if _WORDS.search(text)), None)
 
 
 def tower_ahead(image: Image.Image, panorama: bool) -> str | None:
     """A pale or golden structure standing high over the road ahead; only a panorama shows enough sky to tell."""
-    if not panorama:
-        return None
-    red, green, blue = _ahead(image, TOWER_ROWS)
-    pale = (red - blue > 18) & (red > 120) & (green > blue + 6) & (red >= green)
-    if _widest_degrees(pale, image.width) >= TOWER_DEGREES:
-        return "a monument towers over the street ahead"
-    red, green, blue = _ahead(image, DOME_ROWS)
-    golden = (red > 150) & (red - blue > 90) & (green > 0.7 * red) & (green < 0.9 * red)
-    if _widest_degrees(golden, image.width) >= DOME_DEGREES:
-        return "a golden dome closes the street ahead"
+    width, height = image.size
+    half = int(width * AHEAD_DEGREES / 360)
+    for what, low, high, degrees, is_of in _STRUCTURES if panorama else ():
+        top, bottom = (int(height * (0.5 - above / 180)) for above in (high, low))
+        view = np.asarray(image.crop((width // 2 - half, top, width // 2 + half, bottom)), dtype=np.float32)
+        # Columns that it fills mostly; what fills the whole view is none.
+        filled = is_of(*np.moveaxis(view, 2, 0)).mean(axis=0) > 0.5
+        longest = int(np.max(np.diff(_runs(filled)), initial=0))
+        if longest * 360 / width >= degrees and longest < 0.9 * len(filled):
+            return what
     return None
 
 
-def _ahead(image: Image.Image, rows_degrees: tuple[float, float]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Red, green and blue of the view down the road, between two heights over the horizon."""
-    width, height = image.size
-    low, high = (int(height * (0.5 - degrees / 180)) for degrees in rows_degrees)
-    half = int(width * AHEAD_DEGREES / 360)
-    view = np.asarray(image.crop((width // 2 - half, high, width // 2 + half, low)), dtype=np.float32)
-    return view[..., 0], view[..., 1], view[..., 2]
+def _runs(line: NDArray[np.bool_]) -> NDArray[np.intp]:
+    """(start, end) of each run of what holds."""
+    return np.flatnonzero(np.diff(line, prepend=False, append=False)).reshape(-1, 2)
 
 
-def _widest_degrees(mask: np.ndarray, width: int) -> float:
-    """How wide the widest thing is that fills most of the rows; nothing where it fills the whole view."""
-    edges = np.flatnonzero(np.diff(mask.mean(axis=0) > 0.5, prepend=False, append=False))
-    longest = int(np.max(edges[1::2] - edges[::2], initial=0))
-    return longest * 360 / width if longest < 0.9 * mask.shape[1] else 0.0
-
-
-@dataclass(frozen=True)
-class Scene:
+@dataclass(frozen=True, kw_only=True)
+class Scene(Road):
     view: str
     brightness: float  # mean luminance, 0..1
     sharpness: float  # 0 a blur, 1 crisp
@@ -245,24 +225,9 @@ class Scene:
     road_share: float
     building_share: float
     ground: str
-    centre: str | None  # colour of the centre line
-    edge: str | None
-    side: str | None  # left | right
-    side_confidence: float
-    side_reason: str
-    sign: str | None  # background of a direction sign
-    landmark: str | None
+    sign: str | None = None  # background of a direction sign
+    landmark: str | None = None
     walls: str | None = None  # what house fronts are mostly like: red | warm | grey; None where few are seen
-
-
-def measure_scene(image: Image.Image) -> Scene:
-    """Measures a picture at a fixed working size."""
-    panorama = is_panorama(*image.size)
-    ratio = WORK_PX / max(image.size)
-    size = (max(8, round(image.width * ratio)), max(8, round(image.height * ratio)))
-    small = np.asarray(image.resize(size, Image.Resampling.BOX), dtype=np.float32) / np.float32(255)
-    road = read_road(image, panorama)
-    return _describe(small, road, _sharpness(image), panorama)
 
 
 def _sharpness(image: Image.Image) -> float:
@@ -273,48 +238,48 @@ def _sharpness(image: Image.Image) -> float:
     return float(min(1.0, np.percentile(across, 99.7) / 60))
 
 
-def _describe(pixels: NDArray[np.float32], road: Road, sharpness: float, panorama: bool) -> Scene:
-    height = pixels.shape[0]
-    red, green, blue = pixels[..., 0], pixels[..., 1], pixels[..., 2]
-    light = pixels.mean(axis=2)
-    spread = pixels.max(axis=2) - pixels.min(axis=2)
-    upper, lower = slice(0, height // 2), slice(height // 2, height)
-    sky_mask, green_mask = _is_sky(pixels), _is_green(pixels)
-    sky_share = float(sky_mask[upper].mean()) / 2
-    soil_mask = (red > green * 1.06) & (green > blue * 1.06) & (light > 0.15)
-    grey_mask = (spread < 0.08) & (light > 0.12) & (light < 0.6)
-    middle = slice(int(height * 0.25), int(height * 0.55))
-    other = ~(sky_mask | green_mask)[middle]
-    ground = pixels[lower][~grey_mask[lower]]
+def measure_scene(image: Image.Image) -> Scene:
+    """Measures a picture at a fixed working size."""
+    panorama = is_panorama(*image.size)
+    pixels = reduced(image, WORK_PX, 8)
+    height = len(pixels)
+    red, green, blue = np.moveaxis(pixels, 2, 0)
+    light, spread = pixels.mean(axis=2), np.ptp(pixels, axis=2)
+    upper, lower, middle = slice(height // 2), slice(height // 2, height), slice(height // 4, int(height * 0.55))
+    sky, plants = _is_sky(pixels), _is_green(pixels)
+    soil = (red > green * 1.06) & (green > blue * 1.06) & (light > 0.15)
+    grey = (spread < 0.08) & (light > 0.12) & (light < 0.6)
+    other = ~(sky | plants)[middle]
     return Scene(
+        **vars(read_road(image, panorama)),
         view="360-degree panorama" if panorama else "ordinary photo",
         brightness=float(light.mean()),
-        sharpness=sharpness,
+        sharpness=_sharpness(image),
         sky=_sky_name(pixels[: height // 4]),
-        sky_share=sky_share,
-        green_share=float(green_mask.mean()),
-        soil_share=float(soil_mask[lower].mean()) / 2,
-        hill_share=_hills(sky_mask, panorama),
-        road_share=float(grey_mask[lower].mean()) / 2,
+        sky_share=float(sky[upper].mean()) / 2,
+        green_share=float(plants.mean()),
+        soil_share=float(soil[lower].mean()) / 2,
+        hill_share=_hills(sky, panorama),
+        road_share=float(grey[lower].mean()) / 2,
         building_share=float(other.mean()) * 0.3,
-        ground=_ground_name(ground),
-        centre=road.centre,
-        edge=road.edge,
-        side=road.side,
-        side_confidence=road.confidence,
-        side_reason=road.reason,
-        sign=None,
-        landmark=None,
+        ground=_ground_name(pixels[lower][~grey[lower]]),
         walls=_walls(pixels[middle][other]),
     )
 
 
-def _is_sky(pixels: NDArray[np.float32]) -> NDArray[np.bool_]:
+def reduced(image: Image.Image, long_px: int, least_px: int) -> Floats:
+    """The picture at a working size, 0..1."""
+    ratio = long_px / max(image.size)
+    size = max(least_px, round(image.width * ratio)), max(least_px, round(image.height * ratio))
+    return np.asarray(image.resize(size, Image.Resampling.BOX), dtype=np.float32) / np.float32(255)
+
+
+def _is_sky(pixels: Floats) -> NDArray[np.bool_]:
     red, green, blue = pixels[..., 0], pixels[..., 1], pixels[..., 2]
     return np.asarray((blue >= red - 0.02) & (blue >= green - 0.02) & (pixels.mean(axis=2) > 0.35))
 
 
-def _is_green(pixels: NDArray[np.float32]) -> NDArray[np.bool_]:
+def _is_green(pixels: Floats) -> NDArray[np.bool_]:
     red, green, blue = pixels[..., 0], pixels[..., 1], pixels[..., 2]
     return np.asarray((green > red * 1.05) & (green > blue * 1.12) & (pixels.mean(axis=2) > 0.06))
 
@@ -328,26 +293,21 @@ def cover_boxes(image: Image.Image, what: str, side: int = 24) -> list[list[int]
         mask[mask.shape[0] // 2 :] = False
     squares = mask.reshape(side, 4, 2 * side, 4).mean(axis=(1, 3)) > 0.5
     wide, high = image.width / (2 * side), image.height / side
-    boxes = []
-    for row, is_it in enumerate(squares):
-        edges = np.flatnonzero(np.diff(np.concatenate([[False], is_it, [False]])))
-        for first, last in zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True):
-            box = (first * wide, row * high, last * wide, (row + 1) * high)
-            boxes.append([round(edge) for edge in box])
-    return boxes
+    return [
+        [round(first * wide), round(row * high), round(last * wide), round((row + 1) * high)]
+        for row, line in enumerate(squares)
+        for first, last in _runs(line).tolist()
+    ]
 
 
-def _walls(fronts: NDArray[np.float32]) -> str | None:
+def _walls(fronts: Floats) -> str | None:
     """The colour of what stands between road and sky and is neither sky nor plant."""
     lit = fronts[(fronts.mean(axis=1) > 0.3) & (fronts.mean(axis=1) < 0.95)]
     if len(lit) < 400:
         return None
     red, green, blue = np.median(lit, axis=0)
-    if red > 1.3 * green and red > 1.35 * blue:
-        return "red"
-    if red > 1.18 * blue:
-        return "warm"
-    return "grey" if red < 1.08 * blue else None
+    is_red = red > 1.3 * green and red > 1.35 * blue
+    return pick({"red": is_red, "warm": red > 1.18 * blue, "grey": red < 1.08 * blue})
 
 
 def _hills(sky: NDArray[np.bool_], panorama: bool) -> float:
@@ -359,26 +319,26 @@ def _hills(sky: NDArray[np.bool_], panorama: bool) -> float:
     return float((~ahead).mean()) * 0.1 if ahead.size else 0.0
 
 
-def _sky_name(top: NDArray[np.float32]) -> str:
+def _sky_name(top: Floats) -> str:
     red, _, blue = top.reshape(-1, 3).mean(axis=0)
     light = float(top.mean())
-    if light < 0.2:
-        return "dark"
-    if blue - red > 0.12:
-        return "blue"
-    return "pale" if light > 0.7 else "grey"
+    return pick({"dark": light < 0.2, "blue": blue - red > 0.12, "pale": light > 0.7}) or "grey"
 
 
-def _ground_name(pixels: NDArray[np.float32]) -> str:
+def _ground_name(pixels: Floats) -> str:
     if len(pixels) < 50:
         return "grey"
     red, green, blue = pixels.reshape(-1, 3).mean(axis=0)
-    if min(red, green, blue) > 0.8:
-        return "white, perhaps snow"
-    if green > red and green > blue * 1.1:
-        return "green"
-    if red > green * 1.25:
-        return "reddish"
-    if red > blue * 1.25:
-        return "sandy" if red > 0.6 else "brown"
-    return "grey"
+    cases = {
+        "white, perhaps snow": min(red, green, blue) > 0.8,
+        "green": green > red and green > blue * 1.1,
+        "reddish": red > green * 1.25,
+        "sandy": red > blue * 1.25 and red > 0.6,
+        "brown": red > blue * 1.25,
+    }
+    return pick(cases) or "grey"
+
+
+def pick(cases: dict[str, bool]) -> str | None:
+    """The name of the first case that holds."""
+    return next((name for name, holds in cases.items() if holds), None)

@@ -4,10 +4,9 @@ import os
 import re
 import sys
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
+from typing import Any
 
 import cv2
 import numpy as np
@@ -16,7 +15,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from infra.offline.chat.protocol import Picture, is_panorama
-from infra.offline.chat.scene import Scene, measure_scene, named_landmark, tower_ahead
+from infra.offline.chat.scene import Scene, measure_scene, named_landmark, pick, tower_ahead
 
 # Detection cost grows with pixels: half a megapixel takes about a quarter of a second on one core.
 DETECT_PIXELS = 460_000
@@ -77,21 +76,16 @@ class _Eyes:
         self.detector, self.recogniser = TextDetector(config.Det), TextRecognizer(config.Rec)
 
 
-# One look at a time per core: more would only make each other slower. Eyes are loaded when first needed.
-_turn = threading.BoundedSemaphore(max(1, min(4, os.cpu_count() or 1)))
-_free: list[_Eyes] = []
+_of_thread = threading.local()  # eyes are loaded when a thread first needs them; few threads compute
 _loading = threading.Lock()  # native libraries that two threads load at once may wait for each other
 
 
-@contextmanager
-def _borrowed_eyes() -> Iterator[_Eyes]:
-    with _turn:
-        with _loading:
-            eyes = _free.pop() if _free else _Eyes()
-        try:
-            yield eyes
-        finally:
-            _free.append(eyes)
+def _eyes() -> _Eyes:
+    with _loading:
+        if not hasattr(_of_thread, "eyes"):
+            _of_thread.eyes = _Eyes()
+    eyes: _Eyes = _of_thread.eyes
+    return eyes
 
 
 def read_text(image: Image.Image) -> list[TextLine]:
@@ -107,14 +101,12 @@ def read_text(image: Image.Image) -> list[TextLine]:
     size = (max(32, round(wide * scale)), max(32, round(high * scale)))
     shrink = cv2.INTER_AREA if scale < 1 else cv2.INTER_CUBIC
     small = np.ascontiguousarray(cv2.resize(full[top:bottom], size, interpolation=shrink), dtype=np.uint8)
-    with _borrowed_eyes() as eyes:
-        boxes = eyes.detector(small).boxes
-        quads = [
-            np.asarray(quad, np.float64) * (wide / size[0], high / size[1]) + (0, top)
-            for quad in ([] if boxes is None else boxes)
-        ]
-        quads = sorted((quad for quad in quads if _like_writing(quad)), key=_quad_height, reverse=True)[:MAX_LINES]
-        return _recognise(eyes, full, quads) if quads else []
+    eyes = _eyes()
+    boxes = eyes.detector(small).boxes
+    found: Any = [] if boxes is None else boxes
+    quads = [np.asarray(quad, np.float64) * (wide / size[0], high / size[1]) + (0, top) for quad in found]
+    quads = sorted((quad for quad in quads if _like_writing(quad)), key=_quad_height, reverse=True)[:MAX_LINES]
+    return _recognise(eyes, full, quads) if quads else []
 
 
 def sign_rows(pixels: NDArray[np.uint8]) -> tuple[int, int]:
@@ -134,17 +126,18 @@ def sign_rows(pixels: NDArray[np.uint8]) -> tuple[int, int]:
     return max(0, int(rows[0]) * step - margin), min(height, (int(rows[-1]) + 1) * step + margin)
 
 
-def _length(vector: NDArray[np.float64]) -> float:
-    return float(np.hypot(vector[0], vector[1]))
+def _side(quad: NDArray[np.float64], corner: int) -> float:
+    """How long the side of a box is that starts at a corner; corners go round from the top left."""
+    return float(np.hypot(*(quad[(corner + 1) % 4] - quad[corner])))
 
 
 def _like_writing(quad: NDArray[np.float64]) -> bool:
     """Whether a box lies like a line of text; windows and doors, which fool the detector, stand upright."""
-    return max(_length(quad[1] - quad[0]), _length(quad[2] - quad[3])) > 1.15 * _quad_height(quad)
+    return max(_side(quad, 0), _side(quad, 2)) > 1.15 * _quad_height(quad)
 
 
 def _quad_height(quad: NDArray[np.float64]) -> float:
-    return _length(quad[3] - quad[0])
+    return _side(quad, 3)
 
 
 def _recognise(eyes: _Eyes, full: NDArray[np.uint8], quads: list[NDArray[np.float64]]) -> list[TextLine]:
@@ -163,8 +156,7 @@ def _recognise(eyes: _Eyes, full: NDArray[np.uint8], quads: list[NDArray[np.floa
 
 def _straighten(full: NDArray[np.uint8], quad: NDArray[np.float64]) -> NDArray[np.uint8]:
     """The quadrilateral as an upright strip of the recogniser's height."""
-    width = max(_length(quad[1] - quad[0]), _length(quad[2] - quad[3]), 4.0)
-    height = max(_length(quad[3] - quad[0]), _length(quad[2] - quad[1]), 4.0)
+    width, height = (max(_side(quad, corner), _side(quad, corner + 2), 4.0) for corner in (0, 1))
     out_width = int(np.clip(width * LINE_HEIGHT_PX / height, 16, 1600))
     target = np.array([[0, 0], [out_width, 0], [out_width, LINE_HEIGHT_PX], [0, LINE_HEIGHT_PX]], dtype=np.float32)
     matrix = cv2.getPerspectiveTransform(quad.astype(np.float32), target)
@@ -190,13 +182,11 @@ class SeenPicture:
 def look_at_picture(picture: Picture) -> SeenPicture:
     """The look at a picture; the first takes about a second, the next are free."""
     image = picture.rgb()
-    scene, lines = measure_scene(image), tuple(read_text(image))
+    lines = tuple(read_text(image))
     clear = [line for line in lines if line.score >= READABLE_SCORE]
-    tower = tower_ahead(image, is_panorama(*image.size))
-    landmark = named_landmark(line.text for line in clear) or tower
-    return SeenPicture(
-        image.width, image.height, replace(scene, landmark=landmark, sign=_sign_colour(image, clear)), lines
-    )
+    landmark = named_landmark(line.text for line in clear) or tower_ahead(image, is_panorama(*image.size))
+    scene = replace(measure_scene(image), landmark=landmark, sign=_sign_colour(image, clear))
+    return SeenPicture(image.width, image.height, scene, lines)
 
 
 def _sign_colour(image: Image.Image, lines: list[TextLine]) -> str | None:
@@ -213,10 +203,10 @@ def _sign_colour(image: Image.Image, lines: list[TextLine]) -> str | None:
 
 def _colour_name(colour: np.ndarray) -> str | None:
     red, green, blue = (float(part) for part in colour)
-    if min(red, green, blue) > 185:
-        return "white"
-    if red > 150 and green > 120 and blue < 0.55 * red:
-        return "yellow"
-    if green > red + 30 and green >= blue:
-        return "green"
-    return "blue" if blue > red + 40 else None
+    cases = {
+        "white": min(red, green, blue) > 185,
+        "yellow": red > 150 and green > 120 and blue < 0.55 * red,
+        "green": green > red + 30 and green >= blue,
+        "blue": blue > red + 40,
+    }
+    return pick(cases)

@@ -2,22 +2,19 @@
 
 import itertools
 import json
-import math
 import random
 import re
 from dataclasses import dataclass
 from typing import Any
 
 from infra.offline.chat.answer_form import Answer, field_of
-from infra.offline.chat.beliefs import Belief, cities_in_passage, city_odds, country_name, weigh_notes
+from infra.offline.chat.beliefs import Belief, cities_in_passage, city_odds, weigh_notes
 from infra.offline.chat.clues import countries_in
-from infra.offline.chat.notes import Notes, facts_only, read_texts
+from infra.offline.chat.notes import Notes, read_texts
 from infra.offline.chat.observer import describe
-from infra.offline.chat.placenames import Place, apart_km, place_names
-from infra.offline.chat.protocol import ChatRequest
-from infra.offline.chat.reply import Reply
+from infra.offline.chat.placenames import Place, logistic, place_names
+from infra.offline.chat.protocol import ChatRequest, Reply
 from infra.offline.chat.sight import look_at_picture
-from infra.offline.facts import countries
 from infra.offline.gazetteer import gazetteer
 from infra.offline.words import fold
 from schemas.messages import json_object
@@ -34,7 +31,6 @@ _PAIR = re.compile(r"(-?\d{1,2}\.\d+)\s*°?\s*,\s*(-?\d{1,3}\.\d+)")
 _TAG = re.compile(r"</?(?:think|answer|tool_call|tool_response)[^<>]{0,80}>|^\s*(?:assistant|tool|user):", re.I | re.M)
 _QUOTED = re.compile(r"['\"“”«»]([^'\"“”«»\n]{3,60})['\"“”«»]")
 MAX_LOOKS = 4  # a picture and its first crops; each new one takes a second
-SAME_KM = 25.0
 AGREES, AGREES_MOST = 0.8, 2.0  # what each other agent at the same place adds, and all of them together
 PAGES, PAGES_MOST = 0.6, 4.0  # pages quoted in a trajectory count less than signs seen in the picture
 SEEN_TOO, NOT_SEEN, CLAIMS_MOST = 0.5, 0.3, 1.5  # writing a trajectory quotes, which the picture has or has not
@@ -46,34 +42,25 @@ SLIP_RATE = 0.05  # how often it takes the second best
 
 @dataclass(frozen=True)
 class Candidate:
-    """One trajectory that ends in a usable answer. Names are what it claims; `code` is where its point lies."""
+    """One trajectory that ends in a usable answer."""
 
     number: int  # as the request counts them, from 1
-    lat: float
-    lon: float
-    code: str  # ISO 3166 alpha-2 of the country nearest to the point
-    country: str
+    place: Place  # the claimed town at the claimed point, in the country nearest to the point
+    country: str  # as it claims
     region: str
-    city: str
     passages: tuple[str, ...]  # what it says, less what it says to its reader
     suspicious: int  # sentences that speak to a model
-
-    def is_at(self, lat: float, lon: float) -> bool:
-        """Whether it means the same place."""
-        return apart_km(self.lat, self.lon, lat, lon) < SAME_KM
 
     @property
     def country_label(self) -> str:
         """The country's usual name; the point decides where the claim names another."""
-        known = countries().get(self.code)
-        if self.code in countries_in(self.country) or known is None:
-            return self.country or self.code
-        return known.name
+        is_claimed = self.place.country in countries_in(self.country)
+        return (self.country if is_claimed else "") or self.place.country_name
 
 
 def read_candidates(request: ChatRequest) -> tuple[list[Candidate], int]:
     """The candidates that can be placed on Earth, and how many trajectories were sent in all."""
-    text = "\n\n".join(m.text for m in request.messages if m.role not in ("system", "developer") and m.text)
+    text = request.said_by("user", "assistant", "tool")
     heads = [head.start() for head in _HEADING.finditer(text)][:MAX_CANDIDATES]
     parts = [text[start:end] for start, end in itertools.pairwise([*heads, len(text)])]
     candidates = [_read(number, part) for number, part in enumerate(parts, 1)]
@@ -101,19 +88,18 @@ def _fields(text: str) -> dict[str, Any] | None:
         return {**placed, "point": placed["point"] or point}
     levels = [level.strip() for level in text.strip().split(";")]
     if 2 <= len(levels) <= 4 and len(text) < 300 and countries_in(levels[0]):
-        return {"point": None, "country": levels[0], "region": levels[1], "city": (levels[2:] or [""])[0]}
+        return {"point": None, "country": levels[0], "region": levels[1], "city": "".join(levels[2:3])}
     return None
 
 
 def _placed(value: dict[str, Any]) -> dict[str, Any] | None:
     """Point and names of an answer by its fields, if it has any of them."""
     fields = {field_of(str(key)): item for key, item in reversed(value.items()) if item not in (None, "")}
+    names = {level: fields.get(level, "") for level in ("country", "region")}
+    names["city"] = next((fields[name] for name in ("city", "place", "location") if name in fields), "")
     point = _point(fields.get("lat"), fields.get("lon"))
-    city = next((fields[name] for name in ("city", "place", "location") if name in fields), "")
-    names = {"country": fields.get("country", ""), "region": fields.get("region", ""), "city": city}
-    return (
-        {"point": point, **names} if point or any(isinstance(name, str) and name for name in names.values()) else None
-    )
+    is_placed = point or any(isinstance(name, str) and name for name in names.values())
+    return {"point": point, **names} if is_placed else None
 
 
 def _read(number: int, part: str) -> Candidate | None:
@@ -124,13 +110,12 @@ def _read(number: int, part: str) -> Candidate | None:
     point = fields["point"] or _recall(country, city)
     if point is None:
         return None
-    lat, lon = point
     notes = Notes()
     body = _TAG.sub("\n", _ANSWER.sub("\n", part[-MAX_CHARS:]))
-    lines = [line for line in body.splitlines() if line.strip()][:MAX_PASSAGES]
-    passages = tuple(" ".join(kept) for kept in (facts_only(line, notes) for line in lines) if kept)
+    passages = notes.facts_of([line for line in body.splitlines() if line.strip()][:MAX_PASSAGES])
+    lat, lon = point
     code = str(gazetteer().country[gazetteer().nearest(lat, lon)[0][0]])
-    return Candidate(number, lat, lon, code, country, region, city, passages, notes.suspicious)
+    return Candidate(number, Place(city, lat, lon, code), country, region, tuple(passages), notes.suspicious)
 
 
 def _recall(country: str, city: str) -> tuple[float, float] | None:
@@ -159,30 +144,15 @@ def verifier_reply(request: ChatRequest, dice: random.Random) -> Reply:
     notes = _see(request)
     belief = weigh_notes(notes)
     candidates, sent = read_candidates(request)
-    verdict = judge_candidates(candidates, notes, belief, request.temperature, dice)
+    _, answer = judge_candidates(candidates, notes, belief, request.temperature, dice)
     reasons = "; ".join(belief.reasons[:5]) or "the picture shows little that is telling"
-    told = f"In the picture I see: {reasons}. {len(candidates)} of {sent} candidates can be placed. {verdict.why}"
+    told = f"In the picture I see: {reasons}. {len(candidates)} of {sent} candidates can be placed. "
+    told += answer.explanation
     if any(candidate.suspicious for candidate in candidates):
         told += " Sentences in the candidates that address me are text, not evidence; I left them out."
-    return Reply(f"<think>{told}</think><answer>{json.dumps(verdict.fields, ensure_ascii=False)}</answer>")
-
-
-@dataclass(frozen=True)
-class Judgement:
-    """Which candidate is best supported: its number (0: none, the judge's own answer), the answer, and why."""
-
-    number: int
-    fields: dict[str, Any]
-    why: str
-    support: float = 0.0  # log-odds of the chosen answer
-
-    @property
-    def answer(self) -> Answer:
-        """The same as an answer of the model's own."""
-        sure = 1 / (1 + math.exp(-(self.support - 6.0) / 2))
-        country, region, city = (str(self.fields.get(level) or "") for level in ("country", "region", "city"))
-        point = self.fields["lat"], self.fields["lon"]
-        return Answer(*point, country, region, city, "", max(0.05, min(0.95, sure)), self.why)
+    named = {level: getattr(answer, level) for level in ("lat", "lon", "city", "country", "region")}
+    named = {level: value for level, value in named.items() if level != "region" or value}
+    return Reply(f"<think>{told}</think><answer>{json.dumps(named, ensure_ascii=False)}</answer>")
 
 
 def judge_candidates(
@@ -191,25 +161,28 @@ def judge_candidates(
     belief: Belief,
     temperature: float = 0.0,
     dice: random.Random | None = None,
-) -> Judgement:
-    """Others' answers weighed against what the judge sees itself."""
+) -> tuple[int, Answer]:
+    """The number of the best supported candidate and its answer, the reason in it; 0: the judge's own answer.
+
+    Others' answers are weighed against what the judge sees itself.
+    """
     odds = city_odds(notes, belief.evidence)
     scores = {c.number: _score(c, candidates, notes, belief, odds) for c in candidates}
     chance = dice or random.Random(0)
     shaken = {n: s + temperature * DOUBT * chance.gauss(0, 1) for n, s in scores.items()}
     ranked = sorted(candidates, key=lambda c: (-shaken[c.number], c.number))
-    rivals = [c for c in ranked[1:] if not c.is_at(ranked[0].lat, ranked[0].lon)]
+    rivals = [c for c in ranked[1:] if not c.place.is_at(ranked[0].place)]
     if rivals and dice is not None and dice.random() < SLIP_RATE:
         ranked = [rivals[0], *(c for c in ranked if c is not rivals[0])]
     own = belief.best
     if own is not None and (not ranked or own.score - max(scores.values()) > OWN_LEAD):
         lead = "None of them fits what I see" if ranked else "No candidate gives a place"
-        fields = {"lat": round(own.lat, 5), "lon": round(own.lon, 5), "city": own.city, "country": own.country_name}
-        why = f"{lead}; I answer from the picture: {own.city}, {own.country_name} ({own.why})."
-        return Judgement(0, fields, why, own.score)
+        why = f"{lead}; I answer from the picture: {own.place.full_name} ({own.why})."
+        point = round(own.place.lat, 5), round(own.place.lon, 5)
+        return 0, Answer(*point, own.place.country_name, city=own.city, explanation=why)
     if not ranked:
-        return Judgement(0, {"lat": 0.0, "lon": 0.0, "city": "", "country": ""}, "Nothing tells me where this is.")
-    return _chosen(ranked, scores, belief)
+        return 0, Answer(0.0, 0.0, explanation="Nothing tells me where this is.")
+    return ranked[0].number, _chosen(ranked, scores[ranked[0].number], belief)
 
 
 def _see(request: ChatRequest) -> Notes:
@@ -234,22 +207,16 @@ def _score(
     odds: dict[Place, tuple[float, str]],
 ) -> float:
     """Log-odds of an answer: the picture first, then quoted pages, honest quotes, and company."""
-    near = [score for place, (score, _) in odds.items() if candidate.is_at(place.lat, place.lon)]
-    score = max([*near, belief.evidence.score(candidate.code)])
+    place = candidate.place
+    score = max([belief.evidence.score(place.country), *(s for near, (s, _) in odds.items() if place.is_at(near))])
     # The best passage that ties the picture's own writing to the place answered.
-    pages = [
-        weight
-        for passage in candidate.passages
-        for place, weight in cities_in_passage(passage, 0, notes).items()
-        if candidate.is_at(place.lat, place.lon)
-    ]
+    told = [cities_in_passage(passage, 0, notes) for passage in candidate.passages]
+    pages = [weight for weights in told for near, weight in weights.items() if place.is_at(near)]
     score += min(PAGES_MOST, PAGES * max(pages, default=0.0)) + _quotes(candidate, notes)
-    company = [other for other in others if other is not candidate and candidate.is_at(other.lat, other.lon)]
-    score += min(AGREES_MOST, AGREES * len(company))
-    claimed = fold(candidate.country)
-    if claimed and claimed not in (fold(candidate.country_label), candidate.code.lower()):
-        score -= SELF_CONTRADICTION
-    return score
+    company = sum(place.is_at(other.place) for other in others if other is not candidate)
+    score += min(AGREES_MOST, AGREES * company)
+    is_claimed = fold(candidate.country) in ("", fold(candidate.country_label), place.country.lower())
+    return score if is_claimed else score - SELF_CONTRADICTION
 
 
 def _quotes(candidate: Candidate, notes: Notes) -> float:
@@ -262,20 +229,20 @@ def _quotes(candidate: Candidate, notes: Notes) -> float:
     return min(CLAIMS_MOST, SEEN_TOO * there - (NOT_SEEN if quoted and not there else 0.0))
 
 
-def _chosen(ranked: list[Candidate], scores: dict[int, float], belief: Belief) -> Judgement:
+def _chosen(ranked: list[Candidate], support: float, belief: Belief) -> Answer:
     """The first of the candidates, completed by those that agree, with the reason for it."""
-    best = ranked[0]
-    mates = [c for c in ranked if c.is_at(best.lat, best.lon)]
+    best, place = ranked[0], ranked[0].place
+    mates = [c for c in ranked if c.place.is_at(place)]
     # Agents at the same place complete each other: one knows the region, another the town.
-    city, region = (next((name for c in mates if (name := getattr(c, level))), "") for level in ("city", "region"))
-    fields = {"lat": round(best.lat, 5), "lon": round(best.lon, 5), "city": city, "country": best.country_label}
-    if region:
-        fields["region"] = region
+    city = next((c.place.name for c in mates if c.place.name), "")
+    region = next((c.region for c in mates if c.region), "")
     named = ", ".join(str(c.number) for c in mates[1:])
     company = f"; candidate {named} agrees" if len(mates) == 2 else f"; candidates {named} agree" if named else ""
     where = f"{city}, {best.country_label}" if city else best.country_label
     why = f"Candidate {best.number} ({where}) is best supported{company}."
-    other = next((c for c in ranked if not c.is_at(best.lat, best.lon)), None)
-    if other is not None and belief.evidence.score(other.code) < belief.evidence.score(best.code):
-        why += f" Candidate {other.number} would mean {country_name(other.code)}, which the clues fit less."
-    return Judgement(best.number, fields, why, scores[best.number])
+    other = next((c for c in ranked if c not in mates), None)
+    score = belief.evidence.score
+    if other is not None and score(other.place.country) < score(place.country):
+        why += f" Candidate {other.number} would mean {other.place.country_name}, which the clues fit less."
+    sure = max(0.05, min(0.95, logistic((support - 6.0) / 2)))
+    return Answer(round(place.lat, 5), round(place.lon, 5), best.country_label, region, city, "", sure, why)

@@ -12,14 +12,14 @@ from typing import Any
 
 from infra.offline.chat.answer_form import Answer, field_of, fill_schema, shown_keys
 from infra.offline.chat.beliefs import LARGEST, Belief, Guess
-from infra.offline.chat.clues import areas_in, street_in
+from infra.offline.chat.clues import areas_in
 from infra.offline.chat.consistency import conclude
 from infra.offline.chat.notes import Notes
 from infra.offline.chat.observer import facts_of
 from infra.offline.chat.placenames import division_of_area, place_names, towns_of_area
 from infra.offline.chat.policy import boxes_worth_zooming
-from infra.offline.chat.protocol import ChatRequest
-from infra.offline.chat.reply import Reply
+from infra.offline.chat.protocol import ChatRequest, Reply
+from infra.offline.chat.scene import grade
 from infra.offline.chat.verifier import judge_candidates, read_candidates
 from infra.offline.words import fold
 
@@ -34,9 +34,25 @@ def wants_json(request: ChatRequest) -> bool:
 
 def write_json(request: ChatRequest, notes: Notes, belief: Belief, dice: random.Random, answer: Answer) -> Reply:
     """The JSON object with the model's answer in it, or with another's that its own look supports better."""
-    known = _known_values(request, notes, belief, dice, answer)
+    answer, review = weighed_with_others(request, notes, belief, answer)
+    levels = level_thoughts(answer, notes, belief)
+    known: dict[str, Any] = {
+        # Everything the model could say, under the names recipes give it.
+        **(facts_of(notes.picture) if notes.picture is not None else {}),
+        **levels,
+        "ChainOfThought": {key: levels[key] for key in LEVELS.values()},
+        **review,
+        **{name: answer.value(name) for name in ("country", "region", "city", "place", "location", "lat", "lon")},
+        **dict.fromkeys(("thought", "reasoning", "reason", "explanation"), answer.explanation),
+        "confidence": answer.confidence,
+        "clues": [*(f"text '{word}'" for word in notes.words[:6]), *belief.reasons[:4]] or ["few clues stand out"],
+        "text": notes.words,
+        "boxes": _boxes(notes, dice, request.temperature),
+        "queries": _queries(belief, answer, notes),
+    }
     if notes.picture is None:
-        known |= levels_of_notes(_notes_in(request))
+        # A person's notes: what follows the last mention of notes, else all of it.
+        known |= levels_of_notes(request.said_by("user").rpartition("notes:")[2])
     if request.response_schema is not None:
         return Reply(fill_schema(request.response_schema, known))
     # Where no type is known, a query is the words alone.
@@ -50,27 +66,6 @@ def _shown_form(request: ChatRequest) -> list[str]:
     return next((keys for keys in reversed(shown) if any(field_of(key) is None for key in keys)), [])
 
 
-def _known_values(
-    request: ChatRequest, notes: Notes, belief: Belief, dice: random.Random, own: Answer
-) -> dict[str, Any]:
-    """Everything the model could say, under the names recipes give it."""
-    answer, review = weighed_with_others(request, notes, belief, own)
-    levels = level_thoughts(answer, notes, belief)
-    return {
-        **(facts_of(notes.picture) if notes.picture is not None else {}),
-        **levels,
-        "ChainOfThought": {key: levels[key] for key in LEVELS.values()},
-        **review,
-        **{name: answer.value(name) for name in ("country", "region", "city", "place", "location", "lat", "lon")},
-        **dict.fromkeys(("thought", "reasoning", "reason", "explanation"), answer.explanation),
-        "confidence": answer.confidence,
-        "clues": [*(f"text '{word}'" for word in notes.words[:6]), *belief.reasons[:4]] or ["few clues stand out"],
-        "text": notes.words,
-        "boxes": _boxes(notes, dice, request.temperature),
-        "queries": _queries(belief, answer, notes),
-    }
-
-
 def weighed_with_others(
     request: ChatRequest, notes: Notes, belief: Belief, own: Answer
 ) -> tuple[Answer, dict[str, Any]]:
@@ -81,14 +76,13 @@ def weighed_with_others(
     candidates, sent = read_candidates(request)
     if not sent:
         return own, {}
-    verdict = judge_candidates(candidates, notes, belief)
-    best, why = belief.best, verdict.why
-    if candidates and best is not None and verdict.number == 0:
-        why = f"What I see points to {best.city or best.country_name} ({best.why}). {why}"
-    review = {"agree": verdict.number > 0, "comment": why, "review": why}
-    if verdict.number == 0:
-        return own, review
-    return replace(verdict.answer, explanation=f"{own.explanation} {verdict.why}"), review
+    number, answer = judge_candidates(candidates, notes, belief)
+    best, why = belief.best, answer.explanation
+    if number:
+        return replace(answer, explanation=f"{own.explanation} {why}"), {"agree": True, "comment": why, "review": why}
+    if candidates and best is not None:
+        why = f"What I see points to {best.city or best.place.country_name} ({best.why}). {why}"
+    return own, {"agree": False, "comment": why, "review": why}
 
 
 def level_thoughts(answer: Answer, notes: Notes, belief: Belief) -> dict[str, Any]:
@@ -98,7 +92,7 @@ def level_thoughts(answer: Answer, notes: Notes, belief: Belief) -> dict[str, An
     script = [reason for reason in reasons if reason not in road][:3]
     nature = _surroundings(notes)
     named = [word for word in words if place_names().mentions(word, fuzzy=False)]
-    streets = [street[0] for word in words if (street := street_in(word))]
+    streets = notes.streets
     guess = next((guess for guess in belief.guesses if guess.city == answer.city), None)
     answer, by_area = _by_area(answer, guess, words, streets)
     region, country, city = answer.region or answer.city, answer.country, answer.city
@@ -106,7 +100,7 @@ def level_thoughts(answer: Answer, notes: Notes, belief: Belief) -> dict[str, An
     why_place = f"{by_area}, and no sign names a town." if by_area else _why_town(guess, city, country)
     why_region = by_area or f"{why_place} {city or 'The town'} lies in {region}"
     told = "; ".join([*road, *script])
-    lead = f"{told[0].upper()}{told[1:]}." if told else "The writing says little."
+    lead = f"{capital(told)}." if told else "The writing says little."
     no_name = "" if guess is not None and guess.why != LARGEST else "No sign names a place outright."
     writing = f"The writing '{named[0]}' holds a place's name." if named else no_name
     precise = f"What can be read is '{words[0]}'." if words else "There is no writing that could name the street."
@@ -141,7 +135,7 @@ def _by_area(answer: Answer, guess: Guess | None, words: list[str], streets: lis
     if guess is None or guess.why != LARGEST:
         return answer, ""
     for area in areas_in(words):
-        division, towns = division_of_area(guess.country, area), towns_of_area(guess.country, area)
+        division, towns = division_of_area(guess.place.country, area), towns_of_area(guess.place.country, area)
         if division and towns:
             street = streets[0] if streets else ""
             named = replace(answer, region=division, city="" if street else towns[0].name, street=street)
@@ -153,11 +147,11 @@ def levels_of_notes(text: str) -> dict[str, Any]:
     """The levels as a person's notes support them: their sentences and names, and nothing else."""
     conclusions, _ = conclude(text)
     sentences = [part.strip() for part in re.split(r"(?<=[.!?;])\s+|\n", text) if part.strip()]
-    names = {level: conclusion.name for level, conclusion in conclusions.items()}
+    names = {level: name for level, (name, _) in conclusions.items()}
     taken: set[str] = set()
     levels: dict[str, Any] = {}
     for level, key in LEVELS.items():
-        name, why = names[level], conclusions[level].why
+        name, why = conclusions[level]
         own = [s for s in sentences if name and fold(name) in fold(s)]
         if level == "country":  # what names no level at all is a clue to the country
             own += [s for s in sentences if not any(n and fold(n) in fold(s) for n in names.values())]
@@ -173,12 +167,11 @@ def levels_of_notes(text: str) -> dict[str, Any]:
 def _level(clues: list[str], reasoning: str, conclusion: str | None, doubt: tuple[float, str]) -> dict[str, Any]:
     """One level of the form; the uncertainty is a grade, a share and a reason."""
     share, why = doubt
-    grade = "Low" if share < 0.3 else "Moderate" if share < 0.65 else "High"
     return {
         "Clues": clues or ["the scene as a whole"],
         "Reasoning": " ".join(reasoning.split()),
         "Conclusion": conclusion or "unknown",
-        "Uncertainty": f"{grade} ({share:.2f}): {why}",
+        "Uncertainty": f"{grade(share, 'Low Moderate High', 0.3, 0.65)} ({share:.2f}): {why}",
     }
 
 
@@ -186,9 +179,9 @@ def _surroundings(notes: Notes) -> list[str]:
     if notes.picture is None:
         return ["the surroundings are not described."]
     scene = notes.picture.scene
-    plants = "much" if scene.green_share > 0.2 else "some" if scene.green_share > 0.05 else "little"
-    houses = "dense houses" if scene.building_share > 0.12 else "scattered houses"
-    return [f"There is {plants} green, the ground is {scene.ground} and the sky {scene.sky}.", houses]
+    plants = grade(scene.green_share, "little some much", 0.05, 0.2)
+    houses = grade(scene.building_share, "scattered dense", 0.12)
+    return [f"There is {plants} green, the ground is {scene.ground} and the sky {scene.sky}.", f"{houses} houses"]
 
 
 def _why_town(guess: Guess | None, city: str, country: str) -> str:
@@ -197,7 +190,7 @@ def _why_town(guess: Guess | None, city: str, country: str) -> str:
         return "No town is certain."
     if guess.why == LARGEST:
         return f"No town is certain, and {city} is the largest city of {country}."
-    return f"{guess.why[0].upper()}{guess.why[1:]}, which points to {city}."
+    return f"{capital(guess.why)}, which points to {city}."
 
 
 def _boxes(notes: Notes, dice: random.Random, temperature: float) -> list[dict[str, Any]]:
@@ -228,7 +221,6 @@ def _queries(belief: Belief, answer: Answer, notes: Notes) -> list[dict[str, Any
     ]
 
 
-def _notes_in(request: ChatRequest) -> str:
-    """A person's notes in a request without pictures: what follows the last mention of notes, else all of it."""
-    text = "\n".join(message.text for message in request.messages if message.role == "user")
-    return text.rpartition("notes:")[2]
+def capital(text: str) -> str:
+    """The text as a sentence begins."""
+    return text[:1].upper() + text[1:]

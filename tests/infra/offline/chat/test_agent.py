@@ -10,8 +10,8 @@ import pytest
 from PIL import Image
 
 from infra.offline.chat.answer_form import Answer, answer_body, shown_keys
+from infra.offline.chat.notes import KNOWN
 from infra.offline.chat.placenames import division_of_area
-from infra.offline.chat.tools import KNOWN
 from infra.offline.facts import area_code
 from infra.offline.gazetteer import admin1_names
 from tasks.agent.tools import TOOLS

@@ -6,7 +6,8 @@ import random
 from dataclasses import replace
 from typing import Any
 
-from infra.offline.chat.answerer import BASE, LARGE, SMALL, Option, _confidence
+from infra.offline.chat.answerer import BASE, LARGE, SMALL, _confidence
+from infra.offline.chat.beliefs import Guess
 from infra.offline.chat.placenames import apart_km, familiarity, place_names, recalls, remembered, towns_of_area
 from infra.offline.facts import area_code
 from infra.offline.gazetteer import admin1_names
@@ -88,12 +89,12 @@ def test_warm_models_differ_and_cold_ones_do_not(ask: Any, scenes: Any) -> None:
 def test_confidence_follows_what_a_town_was_found_by_and_its_rivals_elsewhere() -> None:
     lyon, near, far = (place_names().named(name)[0].place for name in ("Lyon", "Villeurbanne", "Lille"))
 
-    def sure(found_by: str, *rivals: Option, score: float = 3.0) -> float:
-        return _confidence([Option(lyon, score, found_by, ""), *rivals], LARGE)
+    def sure(found_by: str, *rivals: Guess, score: float = 3.0) -> float:
+        return _confidence([Guess(lyon, score, "", found_by), *rivals], LARGE)
 
-    behind = Option(far, 1.0, "name", "")
+    behind = Guess(far, 1.0, "", "name")
     assert sure("name", behind) > 0.85 > sure("area", behind) > sure("country", behind)
     # Whichever of two neighbours it is, the answer is within 25 km.
-    assert sure("name", behind, Option(near, 2.9, "name", "")) == sure("name", behind)
-    assert sure("name", Option(far, 2.9, "name", "")) < 0.8
-    assert 0.01 <= sure("country", *[Option(far, 9.0, "name", "")] * 9) < 0.05
+    assert sure("name", behind, Guess(near, 2.9, "", "name")) == sure("name", behind)
+    assert sure("name", Guess(far, 2.9, "", "name")) < 0.8
+    assert 0.01 <= sure("country", *[Guess(far, 9.0, "", "name")] * 9) < 0.05

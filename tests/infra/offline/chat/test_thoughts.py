@@ -12,11 +12,11 @@ from typing import Any
 from infra.offline.chat.agent import trajectory_dice
 from infra.offline.chat.beliefs import LARGEST, Belief, Guess
 from infra.offline.chat.clues import Evidence
-from infra.offline.chat.notes import Notes, SeenText, note_result
+from infra.offline.chat.notes import Notes, SeenText, note_result, tool_named
+from infra.offline.chat.placenames import Place
 from infra.offline.chat.policy import next_action
 from infra.offline.chat.protocol import read_request
 from infra.offline.chat.sight import _Eyes
-from infra.offline.chat.tools import tool_named
 from tests.infra.offline.chat.test_planner import PAGES, SEEN, SYSTEM, TOOLS, geocode, well_formed
 
 
@@ -82,7 +82,7 @@ def test_a_closer_look_replaces_what_was_misread() -> None:
 def test_a_place_is_labelled_with_its_country_once() -> None:
     notes = Notes()
     row = {"lat": 1.0, "lon": 2.0, "display_name": "Lander, Wyoming, United States", "country": "United States"}
-    note_result(notes, tool_named("maps_geocode"), {"address": "Lander"}, json.dumps({"results": [row]}))
+    note_result(notes, tool_named("maps_geocode"), '{"address": "Lander"}', json.dumps({"results": [row]}))
     assert notes.geocodes[0][1][0].label == "Lander, Wyoming, United States"
 
 
@@ -93,9 +93,9 @@ def test_the_eyes_report_to_no_host() -> None:
 
 
 def test_a_town_that_is_not_in_front_is_looked_up_for_a_reason() -> None:
-    first = Guess("FR", "France", "Rouen", 49.4, 1.1, 4.0, "a sign names Rouen")
-    other = Guess("FR", "France", "Cuverville", 49.7, 0.3, 3.0, "a page says Cuverville has a Rue Basse")
-    large = Guess("BE", "Belgium", "Brussels", 50.8, 4.4, 2.5, LARGEST)
+    first = Guess(Place("Rouen", 49.4, 1.1, "FR"), 4.0, "a sign names Rouen")
+    other = Guess(Place("Cuverville", 49.7, 0.3, "FR"), 3.0, "a page says Cuverville has a Rue Basse")
+    large = Guess(Place("Brussels", 50.8, 4.4, "BE"), 2.5, LARGEST)
     tools = [tool_named("maps_geocode")]
 
     def why(address: str) -> str:
