@@ -22,7 +22,6 @@ from typing import Any, TypeAlias
 
 import polars as pl
 import pyarrow as pa
-import pyarrow.compute as pc
 from deltalake import CommitProperties, DeltaTable, Schema, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError
 
@@ -212,6 +211,8 @@ class TableWrites(ABC):
                     write_deltalake(table, data, mode="append", commit_properties=properties)
                 return
             source = _source(contract, changes, data)
+            import pyarrow.compute as pc  # commands that read alone need not wait for it
+
             keys = source.filter(pc.not_equal(source[ACTION], "insert"))
             (
                 table.merge(
@@ -315,6 +316,8 @@ def _same_key(contract: Table, data: pa.Table) -> str:
 
     A writer of many rows in parts sorted by key then reads the table once, not once for every part.
     """
+    import pyarrow.compute as pc
+
     terms = [f"target.{column} = source.{column}" for column in contract.key]
     for column in contract.key:
         ends = [str(end) for end in pc.min_max(data[column]).values()]
