@@ -125,7 +125,7 @@ def sdk_loop(server: OfflineServer, near: list[Spot]) -> float:
 
 
 class Arrivals(threading.Thread):
-    """Counts of requests at the Graph API, looked at five times a second."""
+    """Counts of requests that the limit covers, of pictures' rows and of tiles, looked at five times a second."""
 
     def __init__(self, server: OfflineServer) -> None:
         super().__init__(daemon=True)
@@ -134,7 +134,8 @@ class Arrivals(threading.Thread):
 
     def run(self) -> None:
         while not self._over.wait(0.2):
-            asked = self._server.ask("/control/log")["requests"].get("mapillary", 0)
+            requests = self._server.ask("/control/log")["requests"]
+            asked = sum(requests.get(name, 0) for name in ("mapillary", "mapillary-tiles"))
             self.counts.append((time.monotonic(), asked))
 
     def per_minute(self) -> float:
