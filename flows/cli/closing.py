@@ -22,6 +22,7 @@ from tasks.runtime.report import report_folder
 
 SPLITS = ("train", "validation", "benchmark")
 MOST_REASONS = 4  # of a stage, named in the summary
+FOUND_KM = 25.0
 WATCHED = 3  # pictures for the packaged agent, which finds some places and not others
 METRICS = (
     *("acc@25km", "acc@50km", "acc@200km", "acc@750km", "geoscore_mean", "parse_failure_rate", "tokens_mean"),
@@ -254,20 +255,29 @@ def _where_to_look(results: Sequence[StageResult], lake: Lake, call: Call) -> li
 def _watched(lake: Lake, call: Call) -> list[str]:
     """A command that shows the packaged agent at work on panoramas that curation kept.
 
-    It reads street plates and nothing else: pictures come first that a kept trajectory placed to the street.
+    Pictures that it placed itself come first, then those whose board a kept trajectory of its recipe read, then what
+    others placed to the street with tools.
     """
-    from tasks.agent.attempt import PACKAGED
+    from tasks.agent.attempt import PACKAGED, PACKAGED_RECIPE
 
     images = lake.read("images", columns=["image_id", "kind", "sha256", "extension"])
     kept = lake.read("labels", columns=["image_id"])
-    tried = lake.read("trajectories", columns=["image_id", "verdict", "tool_calls", "error_km"])
-    by_tools = tried.filter((pl.col("verdict") == "kept") & (pl.col("tool_calls") > 0))
-    error = by_tools.group_by("image_id").agg(pl.col("error_km").min())
+    tried = lake.read("trajectories", columns=["image_id", "verdict", "tool_calls", "error_km", "recipe"])
+    by_tools = tried.filter((pl.col("verdict") == "kept") & (pl.col("tool_calls") > 0)).select(
+        "image_id", "error_km", order=pl.when(recipe=PACKAGED_RECIPE).then(1).otherwise(2)
+    )
+    own = lake.read("predictions", columns=["image_id", "policy", "error_km"]).filter(policy=PACKAGED)
+    by_itself = own.filter(pl.col("error_km") <= FOUND_KM).select("image_id", "error_km", order=pl.lit(0))
+    error = (
+        pl.concat([by_itself, by_tools], how="vertical_relaxed")
+        .sort("order", "error_km")
+        .unique("image_id", keep="first")
+    )
     watched_rows = (
         images.join(kept, on="image_id", how="semi")
         .filter(pl.col("kind") == "panorama")
         .join(error, on="image_id", how="left")
-        .sort("error_km", "image_id", nulls_last=True)
+        .sort("order", "error_km", "image_id", nulls_last=True)
         .head(WATCHED)
     )
     if not lake.blobs.is_local or watched_rows.is_empty():

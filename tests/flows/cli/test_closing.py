@@ -207,4 +207,7 @@ def test_a_demo_names_a_panorama_that_the_packaged_agent_can_be_watched_on(tmp_p
     row = {"trajectory_id": "t", "image_id": "i3", "verdict": "kept", "tool_calls": 2, "error_km": 0.01, **tried}
     lake.upsert("trajectories", [row], Commit("synthesize", 1))
     assert named() == [b"i3", b"i2"]
+    found = {"evaluation_id": "e", "image_id": "i2", "policy": "trained:finds-2", "error_km": 2.0, "snapshot_id": "s"}
+    lake.upsert("predictions", [{**found, "answer": "", "end_reason": "answered"}], Commit("evaluate", 1))
+    assert named() == [b"i2", b"i3"], "what it found itself comes first"
     assert "finds-2" not in closing_words([], lake, Call())
