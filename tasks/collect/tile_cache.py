@@ -6,6 +6,7 @@ import contextlib
 from cachetools import LRUCache
 
 from tasks.collect.providers.provider import StreetViewProvider
+from tasks.collect.responses import MOST_ROWS, StageResponses
 from tasks.collect.tiles import NO_IMAGES, BadTile, TileImages, TileName, read_tile
 from tasks.runtime.computing import computing
 from tasks.services import ServiceError
@@ -15,10 +16,13 @@ _SHARE_OF_AN_EMPTY_TILE = 100  # images: an entry without any takes room too
 
 
 class TileCache:
-    """Tiles, each requested once while it is remembered, also by several places at the same time."""
+    """Tiles, each requested once while it is remembered, also by several places at the same time.
 
-    def __init__(self, provider: StreetViewProvider, most_images: int) -> None:
-        self._provider = provider
+    Small ones are kept among the stage's answers too: other workers, and a run after a kill, do not ask for them again.
+    """
+
+    def __init__(self, provider: StreetViewProvider, most_images: int, responses: StageResponses | None = None) -> None:
+        self._provider, self._responses = provider, responses or StageResponses()
         self._tiles: LRUCache[TileName, TileImages] = LRUCache(
             most_images, lambda images: len(images) + _SHARE_OF_AN_EMPTY_TILE
         )
@@ -39,22 +43,28 @@ class TileCache:
     async def _fetch(self, name: TileName) -> TileImages:
         layer = self._provider.limits.layer
         assert layer is not None, "a provider without tiles is searched by boxes"
+        request = ("tile", self._provider.name, self._provider.server, name.x, name.y, name.z)
+        kept = data = self._responses.find_bytes(*request)
         try:
             for transfer in range(1, TRANSFERS + 1):
                 try:
-                    data = await self._provider.tile(name)
+                    if data is None:
+                        data = await self._provider.tile(name)
                     # A city's tile takes a good part of a second, in which the other places go on.
                     images = await computing.run(read_tile, data, name, layer)
                     break
                 except ServiceError as error:
                     if error.kind != "not_found":
                         raise
-                    images = NO_IMAGES
+                    data, images = b"", NO_IMAGES
                     break
                 except BadTile as error:
+                    kept = data = None
                     if transfer == TRANSFERS:
                         detail = f"tile {name.z}/{name.x}/{name.y}: {error}"
                         raise ServiceError(self._provider.name, "bad_response", detail, retryable=True) from None
+            if kept is None and data is not None and len(images) <= MOST_ROWS:
+                await self._responses.keep_bytes(data, *request)
             with contextlib.suppress(ValueError):  # larger than all the room
                 self._tiles[name] = images
             return images

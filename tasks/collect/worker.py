@@ -55,7 +55,7 @@ class WorkerContext:
     @cached_property
     def tiles(self) -> list[TileCache]:
         share = self.settings.tiles_kept // len(self.providers)
-        return [TileCache(provider, share) for provider in self.providers]
+        return [TileCache(provider, share, self.responses) for provider in self.providers]
 
     def search(self, lat: float, lon: float, half_size_m: float, since_s: float = 0.0) -> PlaceSearch:
         """The pictures in the box that reaches half_size_m from a point, best first."""

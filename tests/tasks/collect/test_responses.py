@@ -18,9 +18,11 @@ from schemas.settings.services import ServicesSettings
 from tasks.collect import responses as responses_module
 from tasks.collect import street_view
 from tasks.collect.boxes import Box
-from tasks.collect.providers.mapillary.client import Mapillary
+from tasks.collect.providers.mapillary.client import MAX_TILE_ZOOM, Mapillary
 from tasks.collect.providers.mapillary.streets import MapillaryStreets
 from tasks.collect.responses import VALID_S, FetchedImage, RecalledBoxes, StageResponses
+from tasks.collect.tile_cache import TileCache
+from tasks.collect.tiles import tiles_of
 from tasks.lake import Commit, Lake
 from tasks.runtime.runner import WorkerSetup, run
 from tasks.services import connect
@@ -230,5 +232,22 @@ async def test_a_long_answer_is_not_kept(earth: Any, tmp_path: Path, monkeypatch
     assert told == [replace(record, url=None) for record in records] and earth.log("requests") == {}
     monkeypatch.setattr(responses_module, "MOST_ROWS", len(records) - 1)
     await RecalledBoxes(provider, kept(tmp_path / "other")).in_box(box)
+    assert not (tmp_path / "other").exists() or entries(tmp_path / "other") == []
+    await provider.client.close()
+
+
+async def test_a_small_tile_is_asked_for_once_by_all_workers(
+    earth: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = earth.world.place(0)
+    box = Box(place.lat - 0.001, place.lon - 0.001, place.lat + 0.001, place.lon + 0.001)
+    provider = MapillaryStreets(Mapillary(earth.context(Lake(tmp_path / "lake")).connections.street_view["mapillary"]))
+    name = tiles_of(box, MAX_TILE_ZOOM)[0]
+    images = await TileCache(provider, 10_000, kept(tmp_path)).get(name)
+    earth.forget()
+    again = await TileCache(provider, 10_000, kept(tmp_path)).get(name)
+    assert len(images) and list(again.ids) == list(images.ids) and earth.log("requests") == {}
+    monkeypatch.setattr("tasks.collect.tile_cache.MOST_ROWS", len(images) - 1)
+    await TileCache(provider, 10_000, kept(tmp_path / "other")).get(name)
     assert not (tmp_path / "other").exists() or entries(tmp_path / "other") == []
     await provider.client.close()

@@ -79,7 +79,7 @@ def requests(control: httpx.Client) -> dict[str, int]:
 @pytest.mark.slow
 @pytest.mark.parametrize("find", WAYS)
 async def test_every_image_of_the_world_is_found(url: str, world: World, find: Any) -> None:
-    settings = CollectSettings(find=find, crowded_rows=CROWDED, panorama_min_pixels=1, photo_min_pixels=1)
+    settings = CollectSettings(find=find, crowded_rows=CROWDED, short_rows=0, panorama_min_pixels=1, photo_min_pixels=1)
     mapillary = client(url)
     tiles, hidden, total, asked = TileCache(MapillaryStreets(mapillary), settings.tiles_kept), 0, 0, mapillary.asked
     with httpx.Client(base_url=url, timeout=60) as control:
@@ -107,7 +107,7 @@ async def test_every_image_of_the_world_is_found(url: str, world: World, find: A
 
 async def choices(url: str, world: World, **settings: Any) -> tuple[list[list[str]], Counter[str]]:
     """What would be taken for each place, and what that costs, without fetching it."""
-    wanted = CollectSettings(crowded_rows=CROWDED, **settings)
+    wanted = CollectSettings(crowded_rows=CROWDED, short_rows=0, **settings)
     mapillary = client(url)
     tiles, chosen = TileCache(MapillaryStreets(mapillary), wanted.tiles_kept), []
 
