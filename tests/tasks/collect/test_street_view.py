@@ -296,7 +296,7 @@ async def test_only_so_many_pictures_are_tried(streets: Any, tmp_path: Path) -> 
         ({"half_sizes_m": [500, 100]}, "grow"),
         ({"half_sizes_m": [0]}, "above 0"),
         ({"panoramas": 0, "photos": 0, "satellite": {"enabled": False}}, "nothing to collect"),
-        ({"panorama_width": 1001}, "even"),
+        ({"panorama_width": 1001}, "multiple of 2"),
         ({"panorama": 1}, "Extra inputs"),
     ],
 )

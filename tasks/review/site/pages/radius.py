@@ -97,10 +97,10 @@ def _slices(source: Source, evaluation: str, groups: pl.DataFrame) -> list[Block
         & (pl.col("n") > 0)
     )
     answers = dict(groups.select("radius_group", "answers").iter_rows())
-    share = groups["share"][0]
+    promised = groups["share"][0]
     ordered = rows.sort(pl.col("slice_by") != "radius_group", -pl.col("n"), "slice_by", "slice").to_dicts()
     lines = [
-        (row["slice_by"].replace("_", " "), row["slice"], share(row, 1), row["n"], *_verdict(row, answers, share))
+        (row["slice_by"].replace("_", " "), row["slice"], share(row, 1), row["n"], *_verdict(row, answers, promised))
         for row in ordered
     ]
     about = (
@@ -108,7 +108,7 @@ def _slices(source: Source, evaluation: str, groups: pl.DataFrame) -> list[Block
         "it varies, as much as the last but one column says; other slices may differ"
     )
     kinds: list[Any] = ["text", "text", "text", "number", "text", "text"]
-    titles = ["by", "slice", "places within the radius", "n", f"95 % of draws at {share:.0%}", ""]
+    titles = ["by", "slice", "places within the radius", "n", f"95 % of draws at {promised:.0%}", ""]
     return [heading("Coverage by slice", about), table(titles, lines[:MOST], kinds)]
 
 
