@@ -8,7 +8,6 @@ weights over by NCCL, which wants a second GPU: it cannot stand beside these on 
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import sys
 import tempfile
@@ -17,9 +16,8 @@ from typing import Any
 
 import torch
 
-from bench.goals import Goal, judge
-from bench.grpo_vllm import by_text, opened, settings_of
-from bench.qwen_gpu import NOT_RUN, SHAPES, no_gpu
+from bench.goals import Goal
+from bench.grpo_vllm import by_text, opened, run, settings_of
 from bench.training_lake import fill_lake
 from tasks.lake import Lake
 from tasks.train.grpo import Grpo
@@ -72,15 +70,7 @@ def measure(steps: int, shape: str | None, eager: bool) -> list[Goal]:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m bench grpo_async", description=__doc__)
-    parser.add_argument("--model", choices=list(SHAPES), default="qwen2.5-vl-7b")
-    parser.add_argument("--tiny", action="store_true", help="a tiny model, on CPUs")
-    parser.add_argument("--steps", type=int, default=12)
-    parser.add_argument("--eager", action="store_true", help="vLLM without CUDA graphs: starts sooner, writes slower")
-    given = parser.parse_args(arguments or [])
-    if not given.tiny and no_gpu():
-        return NOT_RUN
-    return judge(measure(given.steps, None if given.tiny else given.model, given.eager))
+    return run("grpo_async", __doc__, 12, measure, arguments)
 
 
 if __name__ == "__main__":

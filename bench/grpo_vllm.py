@@ -15,7 +15,7 @@ import sys
 import tempfile
 import time
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -189,16 +189,24 @@ def measure(steps: int, shape: str | None, eager: bool) -> list[Goal]:
     ]
 
 
-def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m bench grpo_vllm", description=__doc__)
+Measure = Callable[[int, str | None, bool], list[Goal]]  # steps, shape of the model (None: tiny), without CUDA graphs
+
+
+def run(name: str, about: str | None, steps: int, measured: Measure, arguments: list[str] | None) -> int:
+    """The command line of a benchmark of GRPO with vLLM, and its exit code."""
+    parser = argparse.ArgumentParser(prog=f"python -m bench {name}", description=about)
     parser.add_argument("--model", choices=list(SHAPES), default="qwen2.5-vl-7b")
     parser.add_argument("--tiny", action="store_true", help="a tiny model, on CPUs")
-    parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--steps", type=int, default=steps)
     parser.add_argument("--eager", action="store_true", help="vLLM without CUDA graphs: starts sooner, writes slower")
     given = parser.parse_args(arguments or [])
     if not given.tiny and no_gpu():
         return NOT_RUN
-    return judge(measure(given.steps, None if given.tiny else given.model, given.eager))
+    return judge(measured(given.steps, None if given.tiny else given.model, given.eager))
+
+
+def main(arguments: list[str] | None = None) -> int:
+    return run("grpo_vllm", __doc__, 20, measure, arguments)
 
 
 if __name__ == "__main__":

@@ -44,8 +44,8 @@ class TileCache:
         layer = self._provider.limits.layer
         assert layer is not None, "a provider without tiles is searched by boxes"
         request = ("tile", self._provider.name, self._provider.server, name.x, name.y, name.z)
-        kept = data = self._responses.find_bytes(*request)
         try:
+            kept = data = self._responses.find_bytes(*request)
             for transfer in range(1, TRANSFERS + 1):
                 try:
                     if data is None:
