@@ -70,8 +70,8 @@ def _checkpoint(lake: Lake, wanted: str) -> tuple[Path, str]:
 def _served(config: Config, lake: Lake, role: str) -> Iterator[Config]:
     """The configuration with `services.trained`, serving the lake's newest model or the one the role names."""
     checkpoint, name = _checkpoint(lake, role.partition(":")[2])
-    server, url = model_server(checkpoint, lake.state / "trained-model.log", name)
-    endpoint = TrainedEndpoint(base_url=url, prices={name: OWN_PRICE})
+    server = model_server(checkpoint, lake.state / "trained-model.log", name)
+    endpoint = TrainedEndpoint(base_url=server.url, prices={name: OWN_PRICE})
     try:
         server.ensure()
         yield config.model_copy(update={"services": config.services.model_copy(update={"trained": endpoint})})

@@ -19,8 +19,8 @@ from flows.display import display
 from flows.options import RunOptions
 from flows.order import flow_of
 from flows.recording import run_flow
-from flows.servers import Server, held_offline_world
-from flows.trained import OWN_PRICE, model_server
+from flows.servers import held_offline_world
+from flows.trained import OWN_PRICE, ModelServer, model_server
 from schemas.config import Config
 from schemas.errors import GeofixError, InputError
 from schemas.load import ConfigError
@@ -78,7 +78,7 @@ class Sweep:
     _sets: Sequence[PictureSet | None] = ()
     _stored: dict[str, dict[str, Any]] = field(default_factory=dict)  # rows that are done, by key
     _trained: str = ""  # what was trained last
-    _servers: dict[str, tuple[Server, str]] = field(default_factory=dict)
+    _servers: dict[str, ModelServer] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         known = [row.name for row in self.table.rows if row.role or row.policy == "base"]
@@ -128,7 +128,7 @@ class Sweep:
         return reproduction
 
     def close(self) -> None:
-        for server, _ in self._servers.values():
+        for server in self._servers.values():
             server.stop()
 
     # One row --------------------------------------------------------------------------------------------------
@@ -228,9 +228,9 @@ class Sweep:
         if name not in self._servers:
             folder = base_checkpoint(samples, config.train, self._lake.state / "bases")
             self._servers[name] = model_server(folder, self._lake.state / f"{name}.log", name)
-        server, url = self._servers[name]
+        server = self._servers[name]
         server.ensure()
-        endpoint = {"base_url": url, "identity_url": NOT_UP, "prices": {name: OWN_PRICE.model_dump()}}
+        endpoint = {"base_url": server.url, "identity_url": NOT_UP, "prices": {name: OWN_PRICE.model_dump()}}
         return name, {"models.endpoints": {name: endpoint}, "models.roles": {name: {"endpoint": name, "model": name}}}
 
     def _cells(self, row: TableRow, model_id: str | None, policy: str, settings: dict[str, Any]) -> list[Metric]:

@@ -52,9 +52,11 @@ class Server:
 
     def begin(self) -> None:
         """Start it, unless it was, without waiting for it."""
-        if self._process is not None:
-            return
-        display.get().phase(f"starting {self._name}")
+        if self._process is None:
+            display.get().phase(f"starting {self._name}")
+            self._start()
+
+    def _start(self) -> None:
         self._log.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._log.touch(0o600)
         with self._log.open("ab") as output:

@@ -1,5 +1,6 @@
 """How Prefect runs the stages of the pipeline: one task for each step, with its retries, log, artifact and state."""
 
+import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -16,7 +17,7 @@ from flows.order import REVIEW, STAGES, report_of, segments, services_of
 from flows.recording import run_task
 from flows.session import Session
 from flows.states import StepOutage, is_outage, merged, outages_of, step_state
-from flows.trained import trained_model
+from flows.trained import ModelServers, trained_model
 from schemas.config import section_of
 from tasks.review import newest_snapshot, renew_site
 from tasks.review.suites import require_suites
@@ -39,26 +40,52 @@ class _Work:
 
 def run_stages(session: Session, stages: Sequence[str]) -> list[StageResult]:
     """Run stages in order; returns the results of the session so far."""
-    for stage, steps in segments(session.config, stages):
-        if session.snapshot is None and any(step.snapshot for step in steps):
-            session.snapshot = approved_snapshot(session.lake, session.wanted_snapshot)
-        if session.pools is not None:
-            session.pools.put_away_before(stage)
-        with trained_model(session, stage) as (config, ready):
-            context = session.context(config, services_of(config, [stage]), ready, str(flow_run.id or ""), [stage])
-            for step in steps:
-                settings = section_of(config, step.section or stage)
-                _run_step(session, step, settings, with_pools(session, step, settings, context))
-            report = report_of(stage)
-            if report is not None:
-                publish_report(stage, report(session.lake, getattr(config, stage)), session.report_address)
-        if session.pools is not None:
-            session.pools.put_away_after(stage)
-        if stage == REVIEW:
-            conclude_review(session)
-        _renew_site(session, stage)
+    parts = segments(session.config, stages)
+    with contextlib.closing(ModelServers(session)) as model_servers:
+        for number, (stage, steps) in enumerate(parts):
+            following = parts[number + 1][0] if number + 1 < len(parts) else None
+            _run_stage(session, stage, steps, model_servers, following)
     publish_counts(session.results)
     return session.results
+
+
+def _run_stage(
+    session: Session,
+    stage: str,
+    steps: Sequence[Stage | ColumnStage],
+    model_servers: ModelServers,
+    following: str | None,
+) -> None:
+    if session.snapshot is None and any(step.snapshot for step in steps):
+        session.snapshot = approved_snapshot(session.lake, session.wanted_snapshot)
+    if session.pools is not None:
+        session.pools.put_away_before(stage)
+    with trained_model(session, stage, model_servers) as (config, ready):
+        context = session.context(config, services_of(config, [stage]), ready, str(flow_run.id or ""), [stage])
+        if stage == "train" and following is not None:
+            context = _importing_ahead(context, model_servers, following)
+        for step in steps:
+            settings = section_of(config, step.section or stage)
+            _run_step(session, step, settings, with_pools(session, step, settings, context))
+        report = report_of(stage)
+        if report is not None:
+            publish_report(stage, report(session.lake, getattr(config, stage)), session.report_address)
+    if session.pools is not None:
+        session.pools.put_away_after(stage)
+    if stage == REVIEW:
+        conclude_review(session)
+    _renew_site(session, stage)
+
+
+def _importing_ahead(context: Context, model_servers: ModelServers, following: str) -> Context:
+    """The context in which servers for the next stage start once a model is being trained."""
+
+    def tick(tick: Tick) -> None:
+        context.progress(tick)
+        if tick.total and not tick.finished:
+            model_servers.import_for(following)
+
+    return replace(context, progress=tick)
 
 
 def with_pools(session: Session, step: Stage | ColumnStage, settings: Any, context: Context) -> Context:

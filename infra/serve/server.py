@@ -3,6 +3,8 @@
 import argparse
 import asyncio
 import hmac
+import importlib
+import json
 import os
 import re
 import sys
@@ -179,10 +181,20 @@ def served_app(
     return Service(Model(folder.resolve(), threads, max_context), name, key, host).app()
 
 
+def _read_order(options: argparse.Namespace) -> bool:
+    """Import what serving needs, then take `model` and `name` from a line of JSON; false if the starter ended."""
+    importlib.import_module("infra.serve.model")
+    line = sys.stdin.buffer.readline()
+    if line:
+        order = json.loads(line)
+        options.model, options.name = Path(order["model"]), order["name"]
+    return bool(line)
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Serve until stopped; the exit code says whether it could."""
     parser = argparse.ArgumentParser(prog="python -m infra.serve", description=__doc__)
-    parser.add_argument("--model", type=Path, required=True, help="folder of a vision-language checkpoint")
+    parser.add_argument("--model", type=Path, help="folder of a vision-language checkpoint (default: told by a line)")
     parser.add_argument("--name", help="name it is served under (default: the folder's)")
     parser.add_argument("--port", type=int, default=8761)
     parser.add_argument("--listening-fd", type=int, help="serve on this open socket instead")
@@ -191,13 +203,15 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--key-env", help="environment variable with the key clients must send (default: no key)")
     parser.add_argument("--lifeline", action="store_true", help="end when standard input closes")
     options = parser.parse_args(arguments)
-    if options.lifeline:
-        exit_when_stdin_closes()
     try:
         require_extras("serving a checkpoint", "train")
     except MissingExtra as error:
         print(f"geofix: {error}", file=sys.stderr)
         return 1
+    if options.model is None and not _read_order(options):
+        return 0
+    if options.lifeline:
+        exit_when_stdin_closes()
     if not (options.model / "config.json").is_file():
         print(f"{options.model} is not a checkpoint: it has no config.json", file=sys.stderr)
         return 1

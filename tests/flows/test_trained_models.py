@@ -6,7 +6,8 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from flows.trained import checkpoint_folder, checkpoints
+from flows.session import Session
+from flows.trained import ModelServer, ModelServers, checkpoint_folder, checkpoints
 from schemas.config import Config
 from schemas.errors import StageRefused
 from tasks.agent.attempt import PACKAGED, policy_role, shown_pixels, trained_pixels
@@ -73,3 +74,30 @@ def test_a_trained_model_is_shown_no_larger_pictures_than_in_training() -> None:
     assert shown_pixels("trained:m1", known, 2_000_000, 40_000) == (12544, 3136)
     for policy in ("trained:m2", "trained:m4", "answerer-base"):
         assert shown_pixels(policy, known, 2_000_000, 40_000) == (2_000_000, 40_000), "as the settings say"
+
+
+def test_servers_import_ahead_for_the_models_that_training_will_make(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[str] = []
+    monkeypatch.setattr(ModelServer, "import_ahead", lambda self: started.append(self.url))
+
+    def ahead(stage: str, **changes: object) -> int:
+        started.clear()
+        config = Config.model_validate({"difficulty": {"policy": "sft"}, **changes})
+        servers = ModelServers(Session(config, Lake(str(tmp_path))))
+        servers.import_for(stage)
+        servers.import_for(stage)
+        taken = [servers.take(number).url for number in range(len(started))]
+        assert taken == started
+        assert servers.take(0).url not in taken
+        servers.close()
+        return len(taken)
+
+    assert ahead("difficulty") == 1
+    assert ahead("difficulty", difficulty={"policy": "answerer-base"}) == 0
+    assert ahead("evaluate") == 1, "the newest model, although the lake has none yet"
+    assert ahead("evaluate", evaluate={"policies": [PACKAGED, "sft"]}) == 3
+    assert ahead("evaluate", evaluate={"trained": False}) == 0
+    assert ahead("review") == 0
+    assert ahead("evaluate", services={"trained": {"base_url": "http://127.0.0.1:9/v1"}}) == 0, "served by the user"

@@ -18,6 +18,7 @@ import pytest
 from PIL import Image
 from starlette.testclient import TestClient
 
+from flows.trained import ModelServer
 from infra.serve.server import Service
 from schemas.settings.services import ServicesSettings, TrainedEndpoint
 from tasks.services import Chat, connect
@@ -239,6 +240,28 @@ def test_it_ends_with_its_starter(server: tuple[str, subprocess.Popen[bytes]], c
     assert process.stdin is not None
     process.stdin.close()
     assert process.wait(300) == 0
+
+
+def test_it_imports_before_it_is_told_what_to_serve(checkpoint: Path, tmp_path: Path) -> None:
+    server = ModelServer(tmp_path / "server.log")
+    server.import_ahead()
+    with pytest.raises(httpx.TimeoutException):
+        httpx.get(f"{server.url}/models", timeout=1)
+    server.load(checkpoint, "a-name")
+    try:
+        server.ensure()
+        assert [model["id"] for model in httpx.get(f"{server.url}/models").json()["data"]] == ["a-name"]
+    finally:
+        server.stop()
+    with pytest.raises(httpx.ConnectError):
+        httpx.get(f"{server.url}/models")
+
+
+def test_one_that_imports_ahead_ends_with_its_starter(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "infra.serve", "--lifeline"]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE)
+    process.communicate()
+    assert process.returncode == 0
 
 
 def test_a_folder_that_is_no_checkpoint_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
