@@ -13,7 +13,7 @@ from infra.offline.server import create_app, serving
 from infra.offline.world import World
 from schemas.settings.satellite import SatelliteSettings
 from schemas.settings.services import ServicesSettings, StacEndpoint
-from tasks.collect.satellite.stage import WorkerContext, work
+from tasks.collect.satellite.picture import WorkerContext, make_picture
 from tasks.geo.distance import distance_km
 from tasks.imaging.images import inspect
 from tasks.lake import Lake
@@ -56,7 +56,7 @@ async def collect(url: str, lake: Lake) -> dict[str, dict[str, Any]]:
                 "metres_per_pixel": 10.0, "size_px": SIZE, "east": 0.0, "north": 0.0}  # fmt: skip
         for _ in range(20):
             try:
-                outcome = await work(item, bench)
+                outcome = await make_picture(item, bench)
             except ServiceError as error:
                 assert error.retryable or error.kind == "expired", str(error)
                 assert "sig=" not in str(error)

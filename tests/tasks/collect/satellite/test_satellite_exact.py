@@ -14,7 +14,7 @@ from schemas.settings.satellite import SatelliteSettings
 from tasks.collect.satellite.choice import choose
 from tasks.collect.satellite.cover import candidates
 from tasks.collect.satellite.mosaic import Mosaic, make_mosaic
-from tasks.collect.satellite.stage import WorkerContext, work
+from tasks.collect.satellite.picture import WorkerContext, make_picture
 from tasks.lake import Lake
 from tasks.services.sentinel.grid import Grid, grid_around, transformer
 from tasks.services.sentinel.raster import on_grid
@@ -192,7 +192,9 @@ async def test_known_places_in_the_stored_picture(archive: Any, ground: Any, tmp
     lake = Lake(tmp_path / "lake")
     item = {"id": "p:centre", "place_id": "p", "viewport": "centre", "lat": 48.5, "lon": 12.01,
             "metres_per_pixel": 10.0, "size_px": SIZE, "east": 0.0, "north": 0.0}  # fmt: skip
-    outcome = await work(item, WorkerContext(archive.client(), lake, settings(white=0.3, gamma=1.0, jpeg_quality=100)))
+    outcome = await make_picture(
+        item, WorkerContext(archive.client(), lake, settings(white=0.3, gamma=1.0, jpeg_quality=100))
+    )
     row = outcome.rows["images"][0]
     picture = np.asarray(Image.open(io.BytesIO(lake.images.read(row["sha256"], "jpg"))).convert("L"), dtype=float)
     corners = json.loads(row["metadata_json"])["corners"]

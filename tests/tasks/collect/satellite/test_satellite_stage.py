@@ -17,7 +17,8 @@ from schemas.settings.collect import CollectSettings
 from schemas.settings.satellite import SatelliteSettings, Viewport
 from schemas.tables import TABLES
 from tasks.collect.responses import RecallingStac, StageResponses
-from tasks.collect.satellite.stage import WorkerContext, identity, items, work
+from tasks.collect.satellite.picture import WorkerContext, make_picture
+from tasks.collect.satellite.stage import identity, items
 from tasks.lake import Lake
 from tasks.lake.withdrawn import Withdrawn
 from tasks.runtime.runner import Kept, Rejected
@@ -59,9 +60,9 @@ def metadata(outcome: Any) -> dict[str, Any]:
 async def test_a_withdrawn_picture_is_not_made_again(archive: Any, frame: Any, tmp_path: Any) -> None:
     archive.put("scene", frame, 0.15, 0.1, 0.05, cloud=3.5)
     table = bench(archive, tmp_path)
-    [row] = (await work(ITEM, table)).rows["images"]
+    [row] = (await make_picture(ITEM, table)).rows["images"]
     rules = Withdrawn(image_ids=frozenset({row["image_id"]}))
-    outcome = await work(ITEM, dataclasses.replace(table, withdrawn=rules))
+    outcome = await make_picture(ITEM, dataclasses.replace(table, withdrawn=rules))
     assert isinstance(outcome, Rejected) and outcome.reason == "withdrawn"
     assert not table.lake.images.exists(row["sha256"], "jpg")
 
@@ -69,7 +70,7 @@ async def test_a_withdrawn_picture_is_not_made_again(archive: Any, frame: Any, t
 async def test_the_row_says_what_the_picture_is(archive: Any, frame: Any, tmp_path: Any) -> None:
     archive.put("scene", frame, 0.15, 0.1, 0.05, cloud=3.5)
     table = bench(archive, tmp_path, white=0.3, gamma=1.0, jpeg_quality=100)
-    outcome = await work(ITEM, table)
+    outcome = await make_picture(ITEM, table)
     assert isinstance(outcome, Kept)
     [row] = outcome.rows["images"]
     assert set(row) <= set(TABLES["images"].columns) and all(
@@ -96,10 +97,10 @@ async def test_the_same_item_gives_the_same_row(archive: Any, frame: Any, tmp_pa
     archive.put("a", frame, 0.12, classes=cloudy(frame, 0.2, 0.5))
     archive.put("b", frame, 0.15, cloud=1.0)
     table = bench(archive, tmp_path)
-    rows = [(await work(ITEM, table)).rows["images"][0] for _ in range(2)]
+    rows = [(await make_picture(ITEM, table)).rows["images"][0] for _ in range(2)]
     archive.items.reverse()
     archive.page = 1
-    rows.append((await work(ITEM, table)).rows["images"][0])
+    rows.append((await make_picture(ITEM, table)).rows["images"][0])
     for row in rows:
         row.pop("fetched_at")
     assert rows[0] == rows[1] == rows[2]
@@ -109,7 +110,7 @@ async def test_clouds_are_filled_from_another_scene_and_only_they(archive: Any, 
     # Tiles of 128 pixels: the cloud lies in the picture's west, in the western tiles of the second scene.
     archive.put("main", frame, *[ROUGH] * 3, cloudy(frame, 0.0, 0.15), cloud=1.0)
     archive.put("patch", frame, *[ROUGH] * 3, cloudy(frame, 0.5, 1.0), cloud=2.0)
-    outcome = await work(ITEM, bench(archive, tmp_path, buffer_m=20))
+    outcome = await make_picture(ITEM, bench(archive, tmp_path, buffer_m=20))
     about = metadata(outcome)
     assert about["clear_share"] == 1.0
     assert [scene["id"] for scene in about["scenes"]] == ["main", "patch"]
@@ -122,7 +123,7 @@ async def test_clouds_are_filled_from_another_scene_and_only_they(archive: Any, 
 async def test_further_scenes_are_not_looked_at_when_one_is_enough(archive: Any, frame: Any, tmp_path: Any) -> None:
     for number in range(5):
         archive.put(f"scene{number}", frame, 0.1, cloud=float(number))
-    outcome = await work(ITEM, bench(archive, tmp_path))
+    outcome = await make_picture(ITEM, bench(archive, tmp_path))
     assert [scene["id"] for scene in metadata(outcome)["scenes"]] == ["scene0"]
     assert {path.split("/")[0] for path, _, _ in archive.ranges} == {"scene0"}
 
@@ -130,7 +131,7 @@ async def test_further_scenes_are_not_looked_at_when_one_is_enough(archive: Any,
 async def test_a_scene_clear_over_the_place_beats_one_clear_elsewhere(archive: Any, frame: Any, tmp_path: Any) -> None:
     archive.put("clear elsewhere", frame, 0.1, classes=cloudy(frame, 0.1, 0.9), cloud=0.5)
     archive.put("clear here", frame, 0.1, cloud=15.0)
-    outcome = await work(ITEM, bench(archive, tmp_path))
+    outcome = await make_picture(ITEM, bench(archive, tmp_path))
     assert [scene["id"] for scene in metadata(outcome)["scenes"]] == ["clear here"]
 
 
@@ -138,7 +139,7 @@ async def test_a_scene_clear_over_the_place_beats_one_clear_elsewhere(archive: A
 async def test_every_masked_class_is_masked(archive: Any, frame: Any, tmp_path: Any, kind: int) -> None:
     archive.put("main", frame, 0.1, classes=cloudy(frame, 0.0, 0.3, kind))
     archive.put("patch", frame, 0.1, cloud=1.0, classes=cloudy(frame, 0.7, 1.0))
-    about = metadata(await work(ITEM, bench(archive, tmp_path)))
+    about = metadata(await make_picture(ITEM, bench(archive, tmp_path)))
     assert len(about["scenes"]) == 2 and about["clear_share"] == 1.0
 
 
@@ -146,10 +147,10 @@ async def test_bright_roofs_are_not_clouds_and_rims_are(archive: Any, frame: Any
     classes = np.full((frame.size // 2,) * 2, 4, np.uint8)
     classes[::8, ::8] = 9
     archive.put("main", frame, 0.1, classes=classes)
-    assert metadata(await work(ITEM, bench(archive, tmp_path)))["clear_share"] == 1.0
+    assert metadata(await make_picture(ITEM, bench(archive, tmp_path)))["clear_share"] == 1.0
     archive.items.clear()
     archive.put("cloud", frame, 0.1, classes=cloudy(frame, 0.45, 0.55))
-    outcome = await work(ITEM, bench(archive, tmp_path, min_clear_share=0.5))
+    outcome = await make_picture(ITEM, bench(archive, tmp_path, min_clear_share=0.5))
     # Sixteen pixels of cloud, and sixty metres more on either side.
     assert metadata(outcome)["clear_share"] == pytest.approx(1 - (16 + 12) / SIZE, abs=0.02)
 
@@ -159,7 +160,7 @@ async def test_old_and_new_baselines_agree(archive: Any, frame: Any, tmp_path: A
     for baseline in ("03.01", "04.00", "05.09"):
         archive.items.clear()
         archive.put(f"scene {baseline}", frame, 0.12, 0.09, 0.06, baseline=baseline)
-        found.append((await work(ITEM, bench(archive, tmp_path))).rows["images"][0]["sha256"])
+        found.append((await make_picture(ITEM, bench(archive, tmp_path))).rows["images"][0]["sha256"])
     assert len(set(found)) == 1
 
 
@@ -171,7 +172,7 @@ async def test_scenes_of_different_light_show_no_seam(archive: Any, ground: Any,
     archive.put("west", ground(GRID.epsg, left - 2160, top + 780, 320), west, west, west)
     archive.put("east", ground(GRID.epsg, left + 600, top + 780, 320), east * 1.25, east * 1.2, east * 1.15, cloud=1.0)
     table = bench(archive, tmp_path, gamma=1.0, jpeg_quality=100)
-    outcome = await work(ITEM, table)
+    outcome = await make_picture(ITEM, table)
     about = metadata(outcome)
     assert len(about["scenes"]) == 2
     gain = {scene["id"]: np.array(scene["gain"]) for scene in about["scenes"]}
@@ -183,7 +184,7 @@ async def test_scenes_of_different_light_show_no_seam(archive: Any, ground: Any,
 
 async def test_the_provider_s_own_picture_as_the_simple_option(archive: Any, frame: Any, tmp_path: Any) -> None:
     archive.put("scene", frame, 0.15, 0.1, 0.05)
-    shas = [(await work(ITEM, bench(archive, tmp_path, assets=kind, white=0.3558, gamma=1.0))).rows["images"][0]
+    shas = [(await make_picture(ITEM, bench(archive, tmp_path, assets=kind, white=0.3558, gamma=1.0))).rows["images"][0]
             for kind in ("bands", "visual")]  # fmt: skip
     lake = Lake(tmp_path / "lake")
     pictures = [np.asarray(Image.open(io.BytesIO(lake.images.read(row["sha256"], "jpg")))).astype(int) for row in shas]
@@ -201,7 +202,7 @@ async def test_the_provider_s_own_picture_as_the_simple_option(archive: Any, fra
 async def test_what_stays_cloudy_is_rejected_with_figures(archive: Any, frame: Any, tmp_path: Any) -> None:
     for number in range(3):
         archive.put(f"scene{number}", frame, 0.1, classes=cloudy(frame, 0.3, 0.7), cloud=10.0)
-    outcome = await work(ITEM, bench(archive, tmp_path))
+    outcome = await make_picture(ITEM, bench(archive, tmp_path))
     assert isinstance(outcome, Rejected) and outcome.reason == "cloudy"
     figures = outcome.evidence
     assert 0.5 < figures["clear_share"] < 0.62 and figures["no_data_share"] == 0.0
@@ -216,7 +217,9 @@ async def test_no_more_scenes_than_allowed(archive: Any, ground: Any, tmp_path: 
     for number, west in enumerate((-2520, -1980, -1500)):  # each shows a strip more to the east
         archive.put(f"scene{number}", ground(GRID.epsg, left + west, top + 780, 320), 0.1, cloud=float(number))
     for most, share in ((1, 1.0), (8, 1.0)):
-        outcome = await work(ITEM, bench(archive, tmp_path, max_scenes=most, max_no_data_share=1.0, min_clear_share=0))
+        outcome = await make_picture(
+            ITEM, bench(archive, tmp_path, max_scenes=most, max_no_data_share=1.0, min_clear_share=0)
+        )
         assert len(metadata(outcome)["scenes"]) <= most
         assert sum(scene["share"] for scene in metadata(outcome)["scenes"]) == pytest.approx(share, abs=0.03)
 
@@ -224,7 +227,7 @@ async def test_no_more_scenes_than_allowed(archive: Any, ground: Any, tmp_path: 
 async def test_what_nobody_saw_is_rejected_with_figures(archive: Any, ground: Any, tmp_path: Any) -> None:
     half = ground(GRID.epsg, GRID.left_m // 60 * 60 - 2400, -(-GRID.top_m // 60) * 60 + 780, 320)
     archive.put("half", half, 0.1)
-    outcome = await work(ITEM, bench(archive, tmp_path))
+    outcome = await make_picture(ITEM, bench(archive, tmp_path))
     assert isinstance(outcome, Rejected) and outcome.reason == "no_data"
     assert outcome.evidence["no_data_share"] == pytest.approx(0.5, abs=0.05)
 
@@ -232,7 +235,7 @@ async def test_what_nobody_saw_is_rejected_with_figures(archive: Any, ground: An
 async def test_clouds_just_outside_are_widened_into_the_picture(archive: Any, frame: Any, tmp_path: Any) -> None:
     archive.put("scene", frame, 0.1, classes=cloudy(frame, -0.2, 0.0))
     shares = [
-        metadata(await work(ITEM, bench(archive, tmp_path, buffer_m=metres, min_clear_share=0)))["clear_share"]
+        metadata(await make_picture(ITEM, bench(archive, tmp_path, buffer_m=metres, min_clear_share=0)))["clear_share"]
         for metres in (0, 60)
     ]
     assert shares[0] == pytest.approx(1.0, abs=0.007)  # the grid may begin inside a pixel of 20 m
@@ -245,7 +248,7 @@ async def test_a_strip_between_the_points_is_filled_too(archive: Any, frame: Any
     classes[:, 90 : 90 + narrow] = 0  # though its footprint says otherwise
     archive.put("torn", frame, 0.1, classes=classes)
     archive.put("whole", frame, 0.1, cloud=5.0)
-    about = metadata(await work(ITEM, bench(archive, tmp_path, buffer_m=0, speck_m=0)))
+    about = metadata(await make_picture(ITEM, bench(archive, tmp_path, buffer_m=0, speck_m=0)))
     assert [scene["id"] for scene in about["scenes"]] == ["torn", "whole"]
     assert about["no_data_share"] == 0.0 and about["clear_share"] == 1.0
 
@@ -253,7 +256,7 @@ async def test_a_strip_between_the_points_is_filled_too(archive: Any, frame: Any
 async def test_viewports_that_show_the_same_are_pictures_of_their_own(archive: Any, frame: Any, tmp_path: Any) -> None:
     archive.put("scene", frame, 0.1)
     table = bench(archive, tmp_path)
-    rows = [(await work({**ITEM, "viewport": name}, table)).rows["images"][0] for name in ("centre", "twin")]
+    rows = [(await make_picture({**ITEM, "viewport": name}, table)).rows["images"][0] for name in ("centre", "twin")]
     assert rows[0]["image_id"] != rows[1]["image_id"] and rows[0]["sha256"] == rows[1]["sha256"]
 
 
@@ -270,18 +273,18 @@ async def test_a_closed_way_to_the_files_is_no_last_word_on_a_place(
     if case == "no ranges":
         archive.faults["scene/SCL.tif"] = lambda _: Response(b"whole", 200, media_type="image/tiff")
     with pytest.raises(ServiceError) as caught:
-        await work(ITEM, table)
+        await make_picture(ITEM, table)
     said = {"unsigned": "services.stac.sas_url", "no ranges": "gives no byte ranges", "inside": "will not read from"}
     assert said[case] in str(caught.value)
     archive.put("open", frame, 0.1, cloud=5.0)
     if case != "unsigned":  # then all files are closed
-        assert [scene["id"] for scene in metadata(await work(ITEM, table))["scenes"]] == ["open"]
+        assert [scene["id"] for scene in metadata(await make_picture(ITEM, table))["scenes"]] == ["open"]
 
 
 async def test_no_scenes_are_rejected_with_the_search(archive: Any, frame: Any, tmp_path: Any) -> None:
     archive.put("too cloudy", frame, cloud=60.0)
     archive.put("too early", frame, when=datetime(2020, 1, 1, tzinfo=UTC))
-    outcome = await work(ITEM, bench(archive, tmp_path))
+    outcome = await make_picture(ITEM, bench(archive, tmp_path))
     assert isinstance(outcome, Rejected) and outcome.reason == "no_scenes"
     searched = outcome.evidence["searched"]
     assert (searched["from"], searched["to"], searched["max_cloud_percent"]) == ("2023-05-01", "2023-09-30", 20.0)
@@ -297,10 +300,10 @@ async def test_a_place_may_fail_by_a_file_that_is_gone_only_if_no_other_is_there
         archive.put("gone", frame, 0.1)
         archive.put("there", frame, 0.1, cloud=5.0)
         del archive.files[f"gone/{missing}.tif"]
-        about = metadata(await work(ITEM, bench(archive, tmp_path)))
+        about = metadata(await make_picture(ITEM, bench(archive, tmp_path)))
         assert [scene["id"] for scene in about["scenes"]] == ["there"]
     archive.items[:] = archive.items[:1]
-    outcome = await work(ITEM, bench(archive, tmp_path))
+    outcome = await make_picture(ITEM, bench(archive, tmp_path))
     assert isinstance(outcome, Rejected) and outcome.reason == "no_usable_scene"
     assert "not_found" in outcome.evidence["unusable_scenes"]["gone"]
 
@@ -321,16 +324,16 @@ async def test_the_trouble_of_a_host_is_a_failure_and_never_a_reject(
             archive.files = dict.fromkeys(files, b"sorry" * 5000)
     table = bench(archive, tmp_path)
     with pytest.raises(ServiceError) as caught:
-        await work(ITEM, table)
+        await make_picture(ITEM, table)
     assert caught.value.kind in ("expired", "outage")
     assert {"signing": "services.stac.sas_url", "missing": "not_found", "garbage": "index"}[trouble] in str(
         caught.value
     )
     archive.faults, archive.files = {}, files
-    assert isinstance(await work(ITEM, table), Kept)
+    assert isinstance(await make_picture(ITEM, table), Kept)
     # A host that gives other files is believed when it has not these.
     archive.files = {name: data for name, data in files.items() if "SCL" not in name}
-    outcome = await work(ITEM, table)
+    outcome = await make_picture(ITEM, table)
     assert isinstance(outcome, Rejected) and outcome.reason == "no_usable_scene"
 
 
@@ -344,13 +347,13 @@ async def test_what_was_read_before_a_kill_is_not_read_again(archive: Any, frame
         stac = RecallingStac(Connection("stac", endpoint), StageResponses(store, "collect.satellite", since_s))
         return WorkerContext(stac, Lake(tmp_path / "lake"), SatelliteSettings(size_px=SIZE))
 
-    first = await work(ITEM, context())
+    first = await make_picture(ITEM, context())
     asked = archive.asked.total()
-    again = await work(ITEM, context())  # nothing was committed: the next run does the item again
+    again = await make_picture(ITEM, context())  # nothing was committed: the next run does the item again
     assert again.rows["images"][0]["sha256"] == first.rows["images"][0]["sha256"]
     assert asked > 5 and archive.asked.total() == asked
     # What is older than the last run that ended well does not count any more.
-    assert isinstance(await work(ITEM, context(time.time())), Kept) and archive.asked.total() == 2 * asked
+    assert isinstance(await make_picture(ITEM, context(time.time())), Kept) and archive.asked.total() == 2 * asked
 
 
 @pytest.mark.parametrize(("missing", "count"), [("SCL", 15), ("B03", 8)])
@@ -361,7 +364,7 @@ async def test_missing_files_do_not_use_up_what_is_meant_for_clouds(
         archive.put(f"gone{number:02d}", frame, 0.1)
         del archive.files[f"gone{number:02d}/{missing}.tif"]
     archive.put("there", frame, 0.1, cloud=9.0)
-    about = metadata(await work(ITEM, bench(archive, tmp_path)))
+    about = metadata(await make_picture(ITEM, bench(archive, tmp_path)))
     assert [scene["id"] for scene in about["scenes"]] == ["there"]
     assert about["scenes_looked_at"] == count + 1
 
@@ -371,11 +374,11 @@ async def test_what_the_bands_of_a_scene_lack_is_had_from_another(archive: Any, 
     red[:, 200:] = 0.0  # its class map says otherwise
     archive.put("torn", frame, red, red, red)
     archive.put("whole", frame, 0.1, cloud=9.0)
-    about = metadata(await work(ITEM, bench(archive, tmp_path)))
+    about = metadata(await make_picture(ITEM, bench(archive, tmp_path)))
     assert about["no_data_share"] == 0.0 and about["clear_share"] == 1.0
     assert "whole" in [scene["id"] for scene in about["scenes"]]
     archive.items.pop()
-    outcome = await work(ITEM, bench(archive, tmp_path))
+    outcome = await make_picture(ITEM, bench(archive, tmp_path))
     assert isinstance(outcome, Rejected) and outcome.reason == "no_data"
     assert outcome.evidence["no_data_share"] > 0.05
 
@@ -385,17 +388,17 @@ async def test_a_hole_filled_with_cloud_is_not_clear(archive: Any, frame: Any, t
     red[:, 150:] = 0.0
     archive.put("torn", frame, red, red, red, classes=cloudy(frame, 0.0, 0.2))
     archive.put("patch", frame, 0.1, classes=cloudy(frame, 0.2, 1.0), cloud=9.0)
-    outcome = await work(ITEM, bench(archive, tmp_path, min_clear_share=0.9))
+    outcome = await make_picture(ITEM, bench(archive, tmp_path, min_clear_share=0.9))
     assert isinstance(outcome, Rejected) and outcome.reason == "cloudy"
 
 
 async def test_of_one_scene_processed_twice_the_last_is_taken(archive: Any, frame: Any, tmp_path: Any) -> None:
     for name, baseline in (("S2_T33UUU_20210603", "03.01"), ("S2_T33UUU_20230811", "05.00")):
         archive.put(name, frame, 0.1, baseline=baseline, properties={"s2:mgrs_tile": "33UUU"})
-    about = metadata(await work(ITEM, bench(archive, tmp_path)))
+    about = metadata(await make_picture(ITEM, bench(archive, tmp_path)))
     assert [scene["id"] for scene in about["scenes"]] == ["S2_T33UUU_20230811"]
     del archive.files["S2_T33UUU_20230811/SCL.tif"]
-    about = metadata(await work(ITEM, bench(archive, tmp_path)))
+    about = metadata(await make_picture(ITEM, bench(archive, tmp_path)))
     assert [scene["id"] for scene in about["scenes"]] == ["S2_T33UUU_20210603"]
 
 
@@ -434,7 +437,7 @@ async def test_a_picture_of_more_scenes_than_may_be_says_so(archive: Any, ground
         for column in range(2):
             part = ground(GRID.epsg, left - 60 + column * 960, top + 60 - row * 960, 96)
             archive.put(f"part{row}{column}", part, 0.1)
-    outcome = await work(ITEM, bench(archive, tmp_path, max_scenes=2))
+    outcome = await make_picture(ITEM, bench(archive, tmp_path, max_scenes=2))
     assert isinstance(outcome, Rejected) and outcome.reason == "no_data"
     assert (outcome.evidence["scenes_needed"], outcome.evidence["max_scenes"]) == (4, 2)
 
@@ -451,7 +454,7 @@ async def test_damaged_files_and_strange_items_are_passed_over(archive: Any, fra
     )
     archive.put("good", frame, 0.1, cloud=9.0)
     archive.items.append({"id": "bare", "properties": {"datetime": "2023-07-01T10:00:00Z", "eo:cloud_cover": 0}})
-    about = metadata(await work(ITEM, bench(archive, tmp_path)))
+    about = metadata(await make_picture(ITEM, bench(archive, tmp_path)))
     assert [scene["id"] for scene in about["scenes"]] == ["good"]
     assert about["scenes_seen"] == 7
 
@@ -461,11 +464,11 @@ async def test_faults_that_pass_change_nothing(
     archive: Any, frame: Any, tmp_path: Any, passing: Any, status: int
 ) -> None:
     archive.put("scene", frame, 0.1)
-    calm = (await work(ITEM, bench(archive, tmp_path))).rows["images"][0]
+    calm = (await make_picture(ITEM, bench(archive, tmp_path))).rows["images"][0]
     archive.asked.clear()
     for name in ("search", "token", "scene/SCL.tif", "scene/B04.tif"):
         archive.faults[name] = passing(status, "Too Many Requests" if status == 429 else "upstream")
-    rough = (await work(ITEM, bench(archive, tmp_path))).rows["images"][0]
+    rough = (await make_picture(ITEM, bench(archive, tmp_path))).rows["images"][0]
     assert (rough["sha256"], rough["image_id"]) == (calm["sha256"], calm["image_id"])
 
 
@@ -477,23 +480,23 @@ async def test_an_outage_is_a_failure_to_retry_not_a_reject(
     for name in ("search", "token", "scene/SCL.tif", "scene/B02.tif"):
         archive.faults = {name: lasting(503, "try later")}
         with pytest.raises(ServiceError) as caught:
-            await work(ITEM, bench(archive, tmp_path))
+            await make_picture(ITEM, bench(archive, tmp_path))
         assert caught.value.retryable and "SECRET" not in str(caught.value)
 
 
 async def test_signatures_are_renewed_when_the_host_refuses_them(archive: Any, frame: Any, tmp_path: Any) -> None:
     archive.put("scene", frame, 0.1)
     table = bench(archive, tmp_path)
-    await work(ITEM, table)
+    await make_picture(ITEM, table)
     assert archive.asked["token"] == 1  # one for all files of the container
     archive.signature = 2
-    assert isinstance(await work(ITEM, table), Kept)
+    assert isinstance(await make_picture(ITEM, table), Kept)
     assert archive.asked["token"] == 2
     wrong = json.dumps({"token": "se=x&sig=WRONG", "msft:expiry": "2030-01-01T00:00:00Z"})
     archive.faults["token"] = lambda count: Response(wrong, media_type="application/json")
     archive.signature = 3
     with pytest.raises(ServiceError) as caught:
-        await work(ITEM, table)
+        await make_picture(ITEM, table)
     assert caught.value.kind == "expired"  # a failure, tried again on the next run
     assert "WRONG" not in str(caught.value) and "sig=" not in str(caught.value)
 
@@ -502,11 +505,11 @@ async def test_a_host_without_ranges_and_one_with_wrong_ones(archive: Any, frame
     archive.put("whole", frame, 0.1)
     archive.put("good", frame, 0.1, cloud=5.0)
     archive.faults["whole/SCL.tif"] = lambda count: Response(archive.files["whole/SCL.tif"], media_type="image/tiff")
-    about = metadata(await work(ITEM, bench(archive, tmp_path)))
+    about = metadata(await make_picture(ITEM, bench(archive, tmp_path)))
     assert [scene["id"] for scene in about["scenes"]] == ["good"]
     archive.faults["good/SCL.tif"] = lambda count: PlainTextResponse("x", 206, {"content-range": "bytes 5-5/9"})
     with pytest.raises(ServiceError):
-        await work(ITEM, bench(archive, tmp_path))
+        await make_picture(ITEM, bench(archive, tmp_path))
 
 
 def places(**columns: list[Any]) -> Any:
