@@ -95,13 +95,13 @@ class Server:
             self._listen_socket.close()
 
 
-# The world that several flows of one command use: its settings, its port, and what to call before it is first asked.
+# The world that several flows of one command use: its settings, its port, and what to call before it is first queried.
 _held_world: ContextVar[tuple[OfflineSettings, int, Callable[[], None]] | None] = ContextVar("held", default=None)
 
 
 @contextlib.contextmanager
 def offline_world(config: Config, log: Path, early: bool = False) -> Iterator[tuple[Config, Callable[[], None]]]:
-    """The configuration with the offline world's real port, and what to call before it is first asked.
+    """The configuration with the offline world's real port, and what to call before it is first queried.
 
     One that is wanted `early` begins at once, while the command that will need it does other things.
     """
@@ -131,7 +131,7 @@ def held_offline_world(wanted: OfflineSettings, log: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _world(wanted: OfflineSettings, log: Path, early: bool = False) -> Iterator[tuple[int, Callable[[], None]]]:
-    """(port, what to call before it is first asked) of a world that runs already, or of one that ends with this."""
+    """(port, what to call before it is first queried) of a world that runs already, or of one that ends with this."""
     if _is_the_wanted_one(_health(wanted.port), wanted):
         yield wanted.port, lambda: None
         return

@@ -47,7 +47,7 @@ class Session:
 
     config: Config
     lake: Lake
-    ready: Callable[[], None] = lambda: None  # called before the services are first asked
+    ready: Callable[[], None] = lambda: None  # called before the services are first queried
     run_log: "RunLog | None" = None
     results: list[StageResult] = field(default_factory=list)
     wanted_snapshot: str | None = None  # an id, or its beginning

@@ -69,7 +69,7 @@ TABLES = (
             "marked_at": TIME,
         },
         required=("image_id", "snapshot_id", "sha256", "label", "mark", "sampled", "reviewer", "marked_at"),
-        about="what people said about single labels",
+        about="what people noted about single labels",
         expects=(one_of("mark", "right", "wrong"),),
     ),
     Table(

@@ -51,7 +51,7 @@ class Recording:
         self.file = folder / TOOLS_FILE if folder.is_dir() else folder
         self.misses, self.found, self.near = 0, 0, 0
         self._opened, self._tolerance = threading.local(), tolerance
-        self._asked = lru_cache(maxsize=None)(self._questions)
+        self._questions_of = lru_cache(maxsize=None)(self._questions)
         with self._reading() as opened:
             version = opened.execute("SELECT value FROM facts WHERE name = 'version'").fetchone()
         if version is None or version[0] != str(VERSION):
@@ -66,7 +66,7 @@ class Recording:
         tool, arguments = str(request[0]), request[1]
         value, likeness = self._value(digest_key(*request)), 1.0
         if value is None and self._tolerance is not None:
-            likes = ((alike(arguments, asked, *self._tolerance), key) for key, asked in self._asked(tool))
+            likes = ((alike(arguments, question, *self._tolerance), key) for key, question in self._questions_of(tool))
             likeness, key = max(likes, key=lambda like: like[0], default=(0.0, ""))  # the first of equals
             value = self._value(key) if likeness > 0 else None
         if value is None:
@@ -98,12 +98,12 @@ class Recording:
             raise InputError(f"{self._named} is no recording of tools: {error}") from error
 
 
-def alike(asked: dict[str, Any], recorded: dict[str, Any], least_iou: float, least_words: float) -> float:
+def alike(question: dict[str, Any], recorded: dict[str, Any], least_iou: float, least_words: float) -> float:
     """How like a recorded question's arguments are, 0 to 1: the least of its boxes' overlap and its texts' words."""
-    if asked.keys() != recorded.keys():
+    if question.keys() != recorded.keys():
         return 0.0
     likeness = 1.0
-    for name, value in asked.items():
+    for name, value in question.items():
         other = recorded[name]
         if value == other:
             continue

@@ -60,7 +60,7 @@ def find_snapshot(lake: Lake, wanted: str) -> dict[str, Any]:
 
 
 def verdict_text(row: Mapping[str, Any]) -> str:
-    """What the checks and the reviewer say of a snapshot, as one sentence: the same wherever it is said."""
+    """What the checks and the reviewer say of a snapshot, as one sentence: the same everywhere."""
     return f"snapshot {row['snapshot_id']} {checks_text(row)}; it is {decision_text(row)}"
 
 

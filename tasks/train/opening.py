@@ -1,4 +1,4 @@
-"""Opening the model that a phase starts from; what is wrong with it is said before anything heavy is loaded."""
+"""Opening the model that a phase starts from; what is wrong with it is told before anything heavy is loaded."""
 
 import json
 import math
@@ -31,7 +31,7 @@ def check_base(settings: TrainSettings) -> None:
 
 
 def require_base(settings: TrainSettings) -> None:
-    """InputError where something would be trained and no model is named: `tiny` stands for none unless it is said."""
+    """InputError where something would be trained and no model is named: `tiny` stands for none unless it is named."""
     if settings.phases and not settings.base:
         raise InputError(
             f"train.base: recipe {settings.recipe} names no model to train; give a folder or hub name (--set "

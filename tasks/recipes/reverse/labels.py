@@ -51,7 +51,7 @@ def searches_of(trajectory: Trajectory, truth: Truth, verifier: Verifier | None 
     by_id: dict[str, Search] = {}
     waiting: list[Search] = []
     searches: list[Search] = []
-    asked: list[tuple[str, Row]] = []
+    earlier: list[tuple[str, Row]] = []
     seen: set[str] = set()
     reply = -1
     for message in trajectory.messages:
@@ -72,8 +72,8 @@ def searches_of(trajectory: Trajectory, truth: Truth, verifier: Verifier | None 
             searches.append(search)
             search.rows, search.likeness = _rows("\n".join(texts_of(message))), record.likeness
             shown = {str(row.get("url") or row) for row in search.rows or ()}
-            search.is_repeated = (search.name, search.arguments) in asked or bool(shown and shown <= seen)
-            asked.append((search.name, search.arguments))
+            search.is_repeated = (search.name, search.arguments) in earlier or bool(shown and shown <= seen)
+            earlier.append((search.name, search.arguments))
             seen |= shown
             search.useful = frozenset(
                 row["number"] for row in search.rows or () if is_useful(_text(row), truth, verifier)

@@ -118,7 +118,7 @@ def day(value: Any) -> str:
 
 
 def place_name(*parts: str | None) -> str:
-    """City · region · country, without what is missing or said twice."""
+    """City · region · country, without what is missing or repeated."""
     return " · ".join(dict.fromkeys(part for part in parts if part))
 
 

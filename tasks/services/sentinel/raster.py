@@ -62,7 +62,7 @@ class OnGrid:
         return self._positions(at, at)
 
     def tiles(self, blocks: Mask) -> list[int]:
-        """The tiles that hold what the grid needs, said for each of its blocks."""
+        """The tiles that hold what the grid needs, for each of its blocks."""
         level = self.level
         if self.shift is not None:
             # To the pixel: a grid that begins with a tile must not fetch the tile before.
