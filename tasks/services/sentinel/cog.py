@@ -8,6 +8,7 @@ import asyncio
 import io
 import logging
 import math
+import operator
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -193,8 +194,8 @@ def _level(page: Any, step_m: float) -> Level:
         tile_height=page.tilelength,
         bands=page.samplesperpixel,
         dtype=page.dtype,
-        offsets=tuple(page.dataoffsets),
-        counts=tuple(page.databytecounts),
+        offsets=tuple(map(operator.index, page.dataoffsets)),  # a damaged index may call them texts
+        counts=tuple(map(operator.index, page.databytecounts)),
     )
     sizes = (level.width, level.height, level.tile_width, level.tile_height)
     tiles = level.across * -(-level.height // max(1, level.tile_height))

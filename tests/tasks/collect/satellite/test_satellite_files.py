@@ -1,5 +1,6 @@
 """Files of every make a provider may have, read by ranges; damaged ones are named, not believed."""
 
+import struct
 from typing import Any
 
 import numpy as np
@@ -129,6 +130,15 @@ async def test_damaged_bytes_never_pass_for_pixels_of_another_size(data: st.Data
     except UnusableScene:
         return
     assert found.shape[:2] == (40, 40)
+
+
+async def test_positions_that_a_damaged_index_calls_texts_are_refused() -> None:
+    good = _small()
+    for tag in (324, 325):  # positions and lengths of the tiles
+        entry = good.index(struct.pack("<HHI", tag, 4, 9))
+        damaged = good[: entry + 2] + struct.pack("<H", 2) + good[entry + 4 :]
+        with pytest.raises(UnusableScene, match=r"index cannot be read \(TypeError\)"):
+            await open_cog(File(damaged).read)
 
 
 def _small() -> bytes:
