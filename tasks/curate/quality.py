@@ -30,8 +30,11 @@ def open_context(settings: QualitySettings, setup: WorkerSetup) -> Lake:
     return setup.lake
 
 
-def work(item: Row, lake: Lake) -> Kept:
-    """The figures and marks of one picture, or why there are none."""
+async def work(item: Row, lake: Lake) -> Kept:
+    """The figures and marks of one picture, or why there are none.
+
+    Async although it waits for nothing: the workers of the steps around it are kept.
+    """
     row: Row = {"image_id": item["id"], "sha256": item["sha256"]}
     try:
         quality, pixels = measure(Encoded.open(lake.images.read(item["sha256"], item["extension"])))

@@ -19,7 +19,7 @@ from tasks.runtime.calls import forget_calls
 
 STAGE = "review.withdraw"  # writes these tombstones, whichever run ends the rows
 FACTS = ("image_id", "source", "source_id", "sha256", "creator", "licence")  # of a picture, by which rules know it
-_OF_ITEMS = ("rejects", "failures")  # name an item, whose id names the picture, and hold what a service answered about it
+_OF_ITEMS = ("rejects", "failures")  # name an item, whose id names the picture, and hold what came back about it
 
 
 def is_about(item_id: str, image_ids: Collection[str]) -> bool:
