@@ -119,7 +119,7 @@ class Sweep:
         changed = self._changed(config, any(row.model_id for row in rows.values()))
         conditions = [*self._differences(config, rows, changed), *conditions]
         about: dict[str, Any] = {"lake": lake.uri, "snapshot": self._snapshot.snapshot_id, "base": config.train.base}
-        about |= {"profile": config.profile, "settings": changed}
+        about |= {"profile": config.profile, "split": config.evaluate.split, "settings": changed}
         sets = tuple(self._sets)
         reproduction = Reproduction(self.name, self.paper, self.table, sets, rows, tuple(conditions), about)
         report = json.dumps(reproduction.as_json(), ensure_ascii=False, indent=1)

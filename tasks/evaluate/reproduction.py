@@ -212,7 +212,7 @@ class Reproduction:
     sets: tuple[PictureSet | None, ...]  # the pictures that stand for the table's sets; None: the lake has none
     rows: Mapping[str, RowResult]
     conditions: tuple[str, ...]  # what differs from the paper, in words
-    about: Mapping[str, Any] = field(default_factory=dict)  # lake, snapshot, base, settings
+    about: Mapping[str, Any] = field(default_factory=dict)  # lake, snapshot, split, base, settings
 
     @property
     def title(self) -> str:
@@ -283,7 +283,8 @@ class Reproduction:
         ours, count = self.sets[at], self.pictures(at)
         if ours is None or not count or self.table.measures == "training":
             return pictures.name
-        of = "" if ours.source or not pictures.source else " of the lake's benchmark"
+        split = self.about.get("split", "benchmark")
+        of = "" if ours.source or not pictures.source else f" of the lake's {split} split"
         return f"{pictures.name} (ours: {count:,} picture{'s' * (count > 1)}{of})"
 
     def as_json(self) -> dict[str, Any]:
