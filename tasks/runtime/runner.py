@@ -16,7 +16,7 @@ import contextlib
 import functools
 import inspect
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from dataclasses import replace
 from typing import Any
 
@@ -182,18 +182,21 @@ def _run_items(
         concurrency=resources.concurrency,
         secrets=context.connections.secrets(),
     )
-    from tasks.runtime.on_ray.pool import spread  # and with it Ray, whose import takes a second
+    if resources.workers == 0:
+        results = _in_this_process(todo, job, progress)
+    else:
+        from tasks.runtime.on_ray.pool import spread  # and with it Ray, whose import takes a second
 
-    results = spread(
-        todo,
-        job.make_async if is_async else job.make_sync,
-        context.spread,
-        resources,
-        is_async=is_async,
-        meanwhile=_meanwhile(pauses, calls, progress),
-        most_workers=most_workers([connections.named(name) for name in services], resources.concurrency),
-        tell=progress.waits_for,
-    )
+        results = spread(
+            todo,
+            job.make_async if is_async else job.make_sync,
+            context.spread,
+            resources,
+            is_async=is_async,
+            meanwhile=_meanwhile(pauses, calls, progress),
+            most_workers=most_workers([connections.named(name) for name in services], resources.concurrency),
+            tell=progress.waits_for,
+        )
     batch = Batch(ledger, progress)
     fatal: Failure | None = None
     commit_rest = contextlib.ExitStack()
@@ -227,6 +230,12 @@ def _run_items(
         progress.waited_s = pauses.taken_s()
     result = _finish(stage, settings, context, plan, ledger, progress, batch)
     return replace(result, paused_s=progress.waited_s)
+
+
+def _in_this_process(todo: pl.DataFrame, job: ChunkJob, progress: Progress) -> Generator[Any, None, None]:
+    if todo.height:
+        progress.waits_for("working")
+        yield job.make_sync()(todo)
 
 
 def _run_columns(

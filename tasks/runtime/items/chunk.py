@@ -124,7 +124,6 @@ class ChunkJob:
 
     def _opened(self) -> tuple[Any, float]:
         context = self.open_context()
-        freeze_gc()  # else collections took half of the time of a stage that does little to an item
         return context, time.time()
 
     def _guarded(self, row: Row, context: Any) -> Outcome | Failure:

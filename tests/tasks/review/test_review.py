@@ -1,6 +1,5 @@
 """Review: broken tables are found, the snapshot's name follows from its content."""
 
-import asyncio
 import json
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -41,7 +40,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> list[Check]:
 
 def review(lake: Lake) -> dict[str, Any]:
     """The snapshot row, as the frame would write it."""
-    outcome = asyncio.run(work(item_of(lake), WorkerContext(lake, SETTINGS)))
+    outcome = work(item_of(lake), WorkerContext(lake, SETTINGS))
     row = outcome.rows["snapshots"][0]
     written = {**row, "stage": "review", "item_id": row["snapshot_id"], "made_from": "m"}
     lake.upsert("snapshots", [written], Commit(f"review-{lake.version('snapshots')}", 1))
@@ -266,7 +265,7 @@ def test_tables_that_change_under_review_are_noticed(make_lake: MakeLake) -> Non
     keys = lake.read("labels").head(1)
     lake.tombstone("labels", keys, "gone", Commit("gone", 1))
     with pytest.raises(Exception, match="changed while"):
-        asyncio.run(work(item, WorkerContext(lake, SETTINGS)))
+        work(item, WorkerContext(lake, SETTINGS))
 
 
 def test_approval_stands_when_the_review_runs_again(make_lake: MakeLake, quick: list[Check]) -> None:

@@ -136,6 +136,15 @@ def test_every_item_is_kept_rejected_or_failed_and_a_second_run_does_only_the_fa
     assert (runs["items_in"] == runs["kept"] + runs["rejected"] + runs["failed"]).all()
 
 
+def test_work_without_workers_is_done_here(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the review's is: Ray is not even imported, and every item is accounted for as elsewhere."""
+    monkeypatch.setitem(sys.modules, "tasks.runtime.on_ray.pool", None)  # an import fails
+    here = replace(STAGE, resources=Resources(workers=0))
+    result = run(here, Numbers(reject_every=5, fail_every=10), context)
+    assert sums(result) == (20, 14, 4, 2, 0)
+    assert sums(run(here, Numbers(reject_every=5, fail_every=10), context)) == (2, 0, 0, 2, 18)
+
+
 def test_nothing_is_redone_and_a_changed_setting_redoes_all(context: Context) -> None:
     run(STAGE, Numbers(), context)
     version = context.lake.version("places")
