@@ -6,6 +6,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from rich.console import Console
 from rich.filesize import decimal
 from rich.table import Table
 
+from flows.cli.assumed import PIXELS_A_TOKEN, TURNS, assumed_calls, at_most, calls_of_items, rollouts_of
 from flows.cli.command import DONE, Call
 from flows.cli.lake import existing_lake
 from flows.cli.printing import print_json
@@ -29,13 +31,11 @@ from schemas.messages import Usage, money
 from schemas.paper_tables import PaperSizes, load_paper, papers
 from schemas.settings.models import TRAINED
 from schemas.settings.spread import SpreadSettings
-from tasks.difficulty.attempts import roles as difficulty_roles
 from tasks.lake import Lake
 from tasks.plan.report import COLUMNS as PLAN_COLUMNS
 from tasks.plan.report import write_report
 from tasks.plan.stage import STAGE as PLAN
 from tasks.recipes.recipe import RECIPES, prompt_with, rollout_prompt
-from tasks.recipes.rewards import reward_roles
 from tasks.runtime.calls import spent_usd
 from tasks.runtime.estimate import (
     ModelCost,
@@ -72,7 +72,7 @@ def dry_run(call: Call, stage: str) -> int:
         session.snapshot = approved_snapshot(lake, call.snapshot)
     context = session.context(config, services_of(config, [stage]), session.ready, stages=[stage])
     settings = {step.name: section_of(config, step.section or stage) for step in declared}
-    steps = estimate(declared, settings, context)
+    steps = estimate(declared, settings, context, partial(calls_of_items, config))
     requests = sum((Counter(step.requests) for step in steps), Counter[str]())
     budgets, spent, budget = limits(requests, context.connections), spent_usd(lake), config.models.budget_usd
     total = sum((step.usage for step in steps), start=Usage())
@@ -277,24 +277,6 @@ def train_dry_run(call: Call, size: str | None = None) -> int:
 
 # A whole recipe ----------------------------------------------------------------------------------------------
 
-# Tokens of a call that was never measured (docs/models.md): words of the question, and words of the answer. A model
-# that sees is also sent the picture.
-PIXELS_A_TOKEN = 28 * 28  # Qwen2.5-VL's; others count fewer tokens for a picture of this size
-ASSUMED = {
-    "curate.judge": (900, 250),
-    "curate.tiers": (300, 300),
-    "synthesize": (1500, 500),
-    "difficulty.attempts": (500, 400),
-    "train.grpo": (600, 100),  # a reward's question about an answer
-    "train.swarm_rounds": (1000, 300),
-    "evaluate.answers": (1500, 300),
-    "evaluate.scaling": (1500, 300),
-    "evaluate.swarm": (3000, 300),
-}
-PLANNER = (4000, 300)  # SpotAgent's Tool-Call agent reads and writes no picture
-TURNS = 5  # replies of an agent with tools, of 7 or 8 at most
-SWARM_CALLS = 40  # of one agent: smileGeo's Table 2 prints 725 k tokens a picture for the swarm and its baselines
-ROUND_CALLS = 2  # of one agent in a round of learning: half of them answer, are reviewed by two and sum up
 # docs/train-gpu.md, one H200, Qwen2.5-VL-7B's shape: tokens trained on, and tokens drawn, in a second.
 TRAINED_A_SECOND, DRAWN_A_SECOND = 9_000, 4_000
 MEASURED_BASE = "Qwen2.5-VL-7B"
@@ -385,7 +367,7 @@ def _recipe_costs(
     for stage, declared in segments(config, stages):
         for step in declared:
             if isinstance(step, Stage) and step.roles is not None:
-                planned = list(_calls(step.name, section_of(config, step.section or stage), config, sizes))
+                planned = list(assumed_calls(step.name, section_of(config, step.section or stage), config, sizes))
                 before = history(lake, step.name, models, [role for role, *_ in planned])
                 for role, pictures, calls, tokens in planned:
                     known, count = tokens_before(before, role, models)
@@ -401,79 +383,14 @@ def _sizes_of(lake: Lake) -> PaperSizes | None:
     return PaperSizes(train=counts.get("train", 0), benchmark=counts.get("benchmark", 0), learnable=kept or None)
 
 
-def _at_most(count: int, limit: int | None) -> int:
-    return count if limit is None else min(count, limit)
-
-
-def _rollouts(config: Config, sizes: PaperSizes) -> int:
-    """Rollouts of GRPO."""
-    grpo = config.train.grpo
-    pictures = sizes.learnable or sizes.train if grpo.by_pass_at_k else sizes.train
-    return round(_at_most(pictures, grpo.max_pictures) * grpo.group_size * grpo.epochs)
-
-
-def _calls(
-    step: str, settings: Any, config: Config, sizes: PaperSizes
-) -> Iterator[tuple[str, int, float, tuple[float, float]]]:
-    """(role, pictures, calls, assumed tokens of one) of a step."""
-    text, answer = ASSUMED.get(step, (1500, 500))
-    seen = (text + getattr(settings, "view_max_pixels", 2_000_000) / PIXELS_A_TOKEN, answer)
-    if step in ("curate.judge", "curate.tiers"):
-        is_asked = step != "curate.judge" or settings.pictures != "none"
-        pictures = sizes.train + sizes.benchmark if is_asked else 0
-        for role in settings.models:
-            yield role, pictures, pictures, seen
-    elif step == "synthesize":
-        recipe = RECIPES[settings.recipe]
-        pictures = _at_most(sizes.train, settings.max_images)
-        writers = recipe.writer.roles(settings) if recipe.writer and not settings.single_agent else (settings.agent,)
-        for role in dict.fromkeys(writers):
-            is_planner = role == settings.planner and settings.planner != settings.observer
-            calls = TURNS if is_planner else 2 if len(writers) > 1 else 3 if recipe.prompt.tools else 1
-            yield role, pictures, pictures * settings.samples * calls, PLANNER if is_planner else seen
-    elif step == "difficulty.attempts":
-        pictures = _at_most(sizes.train, settings.max_images)
-        turns = TURNS if prompt_with(settings.agent_recipe, settings.tools).tools else 1
-        own, *rewards = difficulty_roles(settings)
-        yield own, pictures, pictures * settings.k * turns, seen
-        for role in rewards:
-            yield role, pictures, pictures * settings.k, (text, answer)
-    elif step == "train.grpo":
-        rollouts = _rollouts(config, sizes)
-        for role in reward_roles(settings.recipe, settings.grpo.reward):
-            yield role, round(rollouts / settings.grpo.group_size), rollouts, (text, answer)
-    elif step == "train.swarm_rounds":
-        pictures = _at_most(sizes.train, settings.swarm.learning.max_images)
-        calls = pictures * settings.swarm.learning.rounds * ROUND_CALLS
-        for role, _ in settings.swarm.cast:
-            yield role, pictures, calls, seen
-    elif step.startswith("evaluate."):
-        pictures = _at_most(sizes.benchmark, settings.max_images)
-        turns = TURNS if prompt_with(settings.agent_recipe, settings.tools).tools else 1
-        if step == "evaluate.answers":
-            trained = ["trained"] if settings.trained else []
-            for role in (*settings.policies, *trained):
-                yield ("trained" if role in config.train.phases else role), pictures, pictures * turns, seen
-            if settings.verifier:
-                yield settings.verifier, pictures, pictures * len([*settings.policies, *trained]), (400, 50)
-        elif step == "evaluate.scaling" and settings.scaling.policies:
-            scaling = settings.scaling
-            for role in scaling.policies:
-                yield ("trained" if role in config.train.phases else role), pictures, pictures * turns * scaling.n, seen
-            yield scaling.verifier, pictures, pictures * len(scaling.policies), (seen[0] + 3000 * scaling.n, 500)
-        elif step == "evaluate.swarm":
-            for role, _ in settings.swarm.cast:
-                yield role, pictures, pictures * SWARM_CALLS, (text, answer)
-
-
 def _tool_calls(config: Config, sizes: PaperSizes, stages: Sequence[str]) -> int:
     calls = 0
     if "synthesize" in stages and "cold_start" in config.train.phases:
         prompt = RECIPES[config.synthesize.recipe].prompt
-        calls += _at_most(sizes.train, config.synthesize.max_images) * (prompt.budgets.calls if prompt.tools else 0)
+        calls += at_most(sizes.train, config.synthesize.max_images) * (prompt.budgets.calls if prompt.tools else 0)
     if "train" in stages and "grpo" in config.train.phases:
         prompt = rollout_prompt(config.train.recipe, config.train.grpo.max_turns)
-        calls += _rollouts(config, sizes) * (prompt.budgets.calls if prompt.tools else 0)
+        calls += rollouts_of(config, sizes) * (prompt.budgets.calls if prompt.tools else 0)
     if "evaluate" in stages:
         prompt = prompt_with(config.evaluate.agent_recipe, config.evaluate.tools)
         policies = len(config.evaluate.policies) + config.evaluate.trained
@@ -489,7 +406,7 @@ def _phases(config: Config, sizes: PaperSizes) -> Iterator[dict[str, Any]]:
     is_measured = MEASURED_BASE in train.base
     for phase in train.phases:
         if phase == "grpo":
-            drawn = _rollouts(config, sizes)
+            drawn = rollouts_of(config, sizes)
             pictures = round(drawn / train.grpo.group_size / train.grpo.epochs)
             steps = training_steps(pictures, train.grpo.prompts_per_step, train.grpo.epochs, train.grpo.max_steps)
             answer = 500 * (TURNS if train.grpo.max_turns else 1)
@@ -500,7 +417,7 @@ def _phases(config: Config, sizes: PaperSizes) -> Iterator[dict[str, Any]]:
             tuner = train.sft if phase == "sft" else train.cold_start
             pictures = sizes.train
             if phase == "cold_start":
-                pictures = sizes.trajectories or _at_most(sizes.train, config.synthesize.max_images)
+                pictures = sizes.trajectories or at_most(sizes.train, config.synthesize.max_images)
             steps = training_steps(pictures, tuner.batch_size, tuner.epochs, tuner.max_steps)
             length = picture + (500 if phase == "sft" else 5000)
             seconds = pictures * tuner.epochs * length / TRAINED_A_SECOND

@@ -8,7 +8,7 @@ never run with these models gets the defaults below, and says so. No service is 
 import json
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -28,7 +28,10 @@ LAST_RUNS = 5  # of a step, whose costs are averaged
 # Guesses for one item of a step that was never run.
 DEFAULT_SECONDS = 1.0
 DEFAULT_REQUESTS, DEFAULT_BYTES = 5.0, 1_000_000.0  # of each service, the models' apart
-DEFAULT_TOKENS = 2_000, 500  # of the question and the answer of one call of each role
+DEFAULT_TOKENS = 2_000, 500  # of the question and the answer of one call of each role, where no more is assumed
+
+# (step, its settings, pending items) -> (role, calls, tokens of a question and of an answer), where it was never run
+Assumed = Callable[[str, Any, int], Iterable[tuple[str, float, tuple[float, float]]]]
 
 
 @dataclass(frozen=True)
@@ -96,7 +99,10 @@ class Limit:
 
 
 def estimate(
-    stages: Sequence[Stage | ColumnStage], settings_of: Mapping[str, Any], context: Context
+    stages: Sequence[Stage | ColumnStage],
+    settings_of: Mapping[str, Any],
+    context: Context,
+    assumed: Assumed = lambda step, settings, items: (),
 ) -> list[StepEstimate]:
     """What a run of these stages would cost now; `settings_of` holds the settings of each stage by its name."""
     estimates: list[StepEstimate] = []
@@ -112,7 +118,7 @@ def estimate(
                 items = pending(stage, settings, context).height
                 before = sorted({growing[table] for table in stage.reads if table in growing})
                 notes = [f"what {' and '.join(before)} finds comes on top"] if before else []
-            estimates.append(_step_estimate(stage, settings, context, items, notes))
+            estimates.append(_step_estimate(stage, settings, context, items, notes, assumed))
             growing |= dict.fromkeys(stage.writes, stage.name) if items else {}
         contracts = [TABLES[table] for table in stage.writes]
         own = [contract.name for contract in contracts if contract.key == ("image_id",) and not contract.shared]
@@ -120,7 +126,9 @@ def estimate(
     return estimates
 
 
-def _step_estimate(stage: Stage, settings: Any, context: Context, items: int, notes: Sequence[str]) -> StepEstimate:
+def _step_estimate(
+    stage: Stage, settings: Any, context: Context, items: int, notes: Sequence[str], assumed: Assumed
+) -> StepEstimate:
     """So many items at what one took in the last runs of the stage, or at the defaults."""
     models, services = context.connections.chat.models, services_asked(stage, settings)
     roles = dict.fromkeys(stage.roles(settings)) if CHAT in services and stage.roles else ()
@@ -143,7 +151,9 @@ def _step_estimate(stage: Stage, settings: Any, context: Context, items: int, no
         measured = 0
         sent.update(dict.fromkeys(services, DEFAULT_REQUESTS * items))
         received.update(dict.fromkeys(services, DEFAULT_BYTES * items))
-        costs = [model_cost(models, role, items, DEFAULT_TOKENS) for role in roles]
+        calls_of: dict[str, tuple[float, tuple[float, float]]] = dict.fromkeys(roles, (items, DEFAULT_TOKENS))
+        calls_of |= {role: (n, t) for role, n, t in assumed(stage.name, settings, items) if role in calls_of}
+        costs = [model_cost(models, role, n, t) for role, (n, t) in calls_of.items()]
     least = [60 * limit.minutes for limit in limits(sent, context.connections)]
     least += [3600 * (hours or 0.0) for hours in least_hours(costs, models).values()]
     return StepEstimate(stage.name, items, measured, max([seconds, *least]), dict(sent), dict(received), costs, notes)

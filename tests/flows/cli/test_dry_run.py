@@ -2,7 +2,7 @@
 
 import errno
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -196,3 +196,22 @@ def test_a_site_that_cannot_be_renewed_is_served(
     monkeypatch.setattr("tasks.review.renew_site", renew_site)
     assert serve_site(call, "Ada", 8790, "127.0.0.1", None) == 0 and served == ["s"]
     assert "shown as it was made, and no mark is taken: [Errno 30] Read-only" in capsys.readouterr().err
+
+
+def test_what_was_never_run_is_estimated_by_what_its_agents_do(
+    call: Call, capsys: pytest.CaptureFixture[str], snapshot_of: Callable[..., str]
+) -> None:
+    """Not by one call a role: a trajectory of SpotAgent is seven, most of them the planner's."""
+    lake = Lake(call.lake or "")
+    seen = {"image_id": "i", "sha256": "0" * 64, "lat": 1.0, "lon": 2.0}
+    picture = {**seen, "extension": "jpg", "kind": "panorama", "source": "s", "source_id": "1", "place_id": "p0"}
+    label = {**seen, "country": "FR", "split": "train"}
+    lake.upsert("images", [{**picture, "licence": "l", "attribution": "a"}], Commit("collect", 2))
+    lake.upsert("labels", [label], Commit("curate.labels", 3))
+    snapshot_of(lake)
+    spotagent = replace(call, recipe="spotagent")
+    assert dry_run(spotagent, "synthesize") == 0
+    [step] = json.loads(capsys.readouterr().out)["stages"]
+    calls = {cost["role"]: cost["calls"] for cost in step["models"]}
+    tries = step["items"] * spotagent.options().resolve().synthesize.samples
+    assert tries and (calls["observer"], calls["planner"]) == (2 * tries, 5 * tries)
