@@ -69,6 +69,7 @@ def _run_stage(
             _run_step(session, step, settings, with_pools(session, step, settings, context))
         report = report_of(stage)
         if report is not None:
+            session.display.phase(f"{stage}: drawing its report")
             publish_report(stage, report(session.lake, getattr(config, stage)), session.report_address)
     if session.pools is not None:
         session.pools.put_away_after(stage)
@@ -110,6 +111,7 @@ def _renew_site(session: Session, stage: str) -> None:
     chosen = session.snapshot
     row = find_snapshot(session.lake, chosen.snapshot_id) if chosen else newest_snapshot(session.lake)
     if row is not None:
+        session.display.phase("review site: drawing what changed")
         renew_site(session.lake, row)
 
 
@@ -142,6 +144,7 @@ def run_step(work: Any) -> State[StageResult]:
         result = merged(session.results.pop(), result)
     session.results.append(result)
     if result.kept:  # rows were written: hold them to their tables' contracts before anything is built on them
+        session.display.phase(f"{step}: checking its rows with Great Expectations")
         require_suites(session.lake, result.output_versions, result.run_id)
     publish_step(result, session.lake.uri)
     outages = outages_of(result)
