@@ -235,6 +235,7 @@ def test_tool_calls_come_back_as_tool_calls() -> None:
     assert _completion(without, Answer(text, "stop", 1, (7,)))["choices"][0]["message"]["content"] == text
 
 
+@pytest.mark.whole
 def test_it_ends_with_its_starter(server: tuple[str, subprocess.Popen[bytes]], client: httpx.Client) -> None:
     _, process = server
     assert process.stdin is not None
@@ -242,6 +243,7 @@ def test_it_ends_with_its_starter(server: tuple[str, subprocess.Popen[bytes]], c
     assert process.wait(300) == 0
 
 
+@pytest.mark.whole
 def test_it_imports_before_it_is_told_what_to_serve(checkpoint: Path, tmp_path: Path) -> None:
     server = ModelServer(tmp_path / "server.log")
     server.import_ahead()

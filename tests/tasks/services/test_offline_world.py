@@ -204,6 +204,7 @@ async def test_an_expired_address_is_known_as_such(offline, whole):
     assert caught.value.kind == "expired" and "oh=" not in str(caught.value)
 
 
+@pytest.mark.whole
 async def test_the_agent_locates_a_picture_with_real_models(offline, whole):
     connections = offline.connections()
     mapillary, chat = Mapillary(connections.street_view["mapillary"]), Chat(connections.chat)
