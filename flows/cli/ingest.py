@@ -16,7 +16,7 @@ from flows.cli.printing import print_json, program
 from flows.cli.running import prefect_ready, shown_progress
 from schemas.load import ConfigError
 from tasks.geo.cell_split import SPLITS
-from tasks.ingest import IngestResult, Survey, TableRefused, check_dataset, dataset_name, split_forecast, survey_table
+from tasks.ingest import IngestResult, Survey, TableRefused, check_dataset, dataset_name, survey_table
 from tasks.ingest.refusal import FIXES
 from tasks.lake import Lake
 from tasks.plan.strata import PlanStrata
@@ -45,12 +45,11 @@ def run_ingest(file: Path, call: Call) -> int:
             survey = survey_table(path, config.ingest, PlanStrata(config.plan))
         dataset = dataset_name(path, config.ingest)
         is_new = not (Path(config.lake).expanduser() / "tables").is_dir()
-        check_dataset(None if is_new else Lake(config.lake), survey, dataset, config.ingest, config.plan)
+        forecast = check_dataset(None if is_new else Lake(config.lake), survey, dataset, config.ingest, config.plan)
     except TableRefused as refused:
         raise UsageError(str(refused)) from refused
     lake = Lake(config.lake)
     with shown_progress(call) as shown:
-        forecast = split_forecast(survey, config.ingest, config.plan)
         shown.say("\n".join(filter(None, (opening_words(survey, dataset), forecast and f"note: {forecast}"))))
         with prefect_ready(lake, shown, call.debug, config.flows.record_commands):
             result = _run_flow(survey, call)

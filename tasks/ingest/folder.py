@@ -7,11 +7,12 @@ import os
 from collections import Counter
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 
 from tasks.ingest.files import PictureFolder
-from tasks.ingest.refusal import REFUSAL, Refusal, TableRefused
+from tasks.ingest.refusal import REFUSED, Refusal, TableRefused
 from tasks.ingest.tags import read_tags
 from tasks.lake.names import KEY_FILE
 
@@ -23,20 +24,20 @@ MOST_BYTES = 64_000_000  # of any other picture
 
 
 def folder_rows(root: Path) -> tuple[pl.DataFrame, tuple[str, ...]]:
-    """Rows with the text of COLUMNS, or those of REFUSAL for their path; and notes on what was left out."""
+    """Rows with the text of COLUMNS, or why they are `refused`; and notes on what was left out."""
     names, others = _pictures_in(root)
     if not names:
         raise TableRefused(f"{root}: the folder holds no picture ({', '.join(PICTURES)})")
-    folder, rows = PictureFolder(root), []
+    folder, rows = PictureFolder(root), list[dict[str, Any]]()
     for name in names:
         head = folder.head(name, HEAD_BYTES if name.casefold().endswith(JPEGS) else MOST_BYTES)
         if isinstance(head, Refusal):
-            rows.append(asdict(head))
+            rows.append({"refused": asdict(head)})
             continue
         tags = read_tags(head)
         position = {"lat": tags.lat, "lon": tags.lon}
         rows.append({"path": name, **{key: f"{value:.7f}" for key, value in position.items() if value is not None}})
-    photos = pl.DataFrame(rows, dict.fromkeys([*COLUMNS, *REFUSAL], pl.String))
+    photos = pl.DataFrame(rows, {**dict.fromkeys(COLUMNS, pl.String), "refused": REFUSED})
     notes = (f"{count:,} files {ending} are left out: JPEG, PNG and HEIC are taken" for ending, count in others)
     return photos.with_row_index("row", 1).cast({"row": pl.Int64}), tuple(notes)
 

@@ -1,11 +1,11 @@
 """Positions against the map: whether columns are exchanged, a row names another country or lies in mid-ocean.
 
-Three signs of exchanged columns, each counted over the whole table, because a single row can be wrong for many
-reasons: points that lie in the country their row names only when exchanged; latitudes beyond 90 that would do as
-longitudes; points that lie on land only when exchanged.
+A single row can be wrong for many reasons, so a table's columns are exchanged only where far more of its rows are right
+with latitude and longitude exchanged than as they stand. A row is right in the country it names; one that names none,
+on land.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
@@ -32,72 +32,47 @@ Bools = NDArray[np.bool_]
 
 
 @dataclass
-class Sign:
-    """Rows that are right only when exchanged, and rows that are right only as they stand."""
-
-    exchanged: int = 0
-    as_given: int = 0
-    first: tuple[int, float, float] | None = None  # row, lat, lon that speak for an exchange
-
-    def observe(self, rows: NDArray[np.int64], lat: Floats, lon: Floats, as_is: Bools, exchanged: Bools) -> None:
-        only = np.flatnonzero(exchanged & ~as_is)
-        self.exchanged += len(only)
-        self.as_given += int((as_is & ~exchanged).sum())
-        if self.first is None and len(only):
-            at = only[0]
-            self.first = int(rows[at]), float(lat[at]), float(lon[at])
-
-    def says_exchanged(self, rows: int) -> bool:
-        """Whether it is far more often right when exchanged."""
-        return (
-            self.exchanged >= LEAST_ROWS
-            and self.exchanged >= LEAST_SHARE * rows
-            and self.exchanged >= TIMES * self.as_given
-        )
-
-
-@dataclass
 class Positions:
-    """The signs over all rows with two finite numbers."""
+    """All rows with two finite numbers: how many are right only exchanged, and how many only as they stand."""
 
     rows: int = 0
-    range: Sign = field(default_factory=Sign)
-    land: Sign = field(default_factory=Sign)
-    country: Sign = field(default_factory=Sign)
+    exchanged: int = 0
+    as_given: int = 0
+    first: tuple[int, float, float] | None = None  # row, lat, lon of the first that is right only exchanged
 
     def observe(self, rows: NDArray[np.int64], lat: Floats, lon: Floats, country: NDArray[np.int64]) -> None:
         """Count a batch of the table. `country` is the number of the country each row names, 0 where it names none."""
+        as_is, exchanged = _is_right(lat, lon, country), _is_right(lon, lat, country)
+        only = np.flatnonzero(exchanged & ~as_is)
         self.rows += len(rows)
-        as_is, exchanged = _on_earth(lat, lon), _on_earth(lon, lat)
-        self.range.observe(rows, lat, lon, as_is, exchanged)
-        both = np.flatnonzero(as_is & exchanged & ~((lat == 0) & (lon == 0)))
-        rows, lat, lon, country = rows[both], lat[both], lon[both], country[both]
-        here, there = country_number(lat, lon), country_number(lon, lat)
-        # Antarctica is land, but no photo of a temperate place whose longitude became a latitude was taken there. Small
-        # islands may lie beside their outlines: a town there makes them land.
-        inhabited = [(number != 0) & (number != country_codes().index("AQ")) for number in (here, there)]
-        self.land.observe(rows, lat, lon, inhabited[0] | _near_town(lat, lon), inhabited[1] | _near_town(lon, lat))
-        named = np.flatnonzero(country)
-        in_it = [number[named] == country[named] for number in (here, there)]
-        self.country.observe(rows[named], lat[named], lon[named], *in_it)
+        self.exchanged += len(only)
+        self.as_given += int((as_is & ~exchanged).sum())
+        if self.first is None and len(only):
+            self.first = int(rows[only[0]]), float(lat[only[0]]), float(lon[only[0]])
 
     def why_exchanged(self, word: str) -> str | None:
         """What says that the columns are exchanged, in words; None when nothing does."""
-        country_denies = self.country.as_given > TIMES * self.country.exchanged
-        for sign, claim in (
-            (self.country, "rows lie in the country they name only when exchanged"),
-            (self.range, "latitudes are beyond 90 and would do as longitudes"),
-            (self.land, "points lie at sea, and on land when exchanged"),
-        ):
-            if sign.first and sign.says_exchanged(self.rows) and not (sign is self.land and country_denies):
-                row, lat, lon = sign.first
-                first = f"(first: {word} {row}, lat {lat:g}, lon {lon:g})"
-                return f"{sign.exchanged:,} of {self.rows:,} {claim} {first}"
-        return None
+        enough = max(LEAST_ROWS, LEAST_SHARE * self.rows, TIMES * self.as_given)
+        if self.first is None or self.exchanged < enough:
+            return None
+        row, lat, lon = self.first
+        return (
+            f"{self.exchanged:,} of {self.rows:,} rows lie on land, or in the country they name, only when exchanged "
+            f"(first: {word} {row}, lat {lat:g}, lon {lon:g})"
+        )
 
 
-def _on_earth(lat: Floats, lon: Floats) -> Bools:
-    return (np.abs(lat) <= 90) & (np.abs(lon) <= 180)
+def _is_right(lat: Floats, lon: Floats, named: NDArray[np.int64]) -> Bools:
+    """Whether a point lies in the country its row names; or where it names none, on land or near a town.
+
+    Antarctica is land, but no photo of a temperate place whose longitude became a latitude was taken there. Small
+    islands may lie beside their outlines: a town there makes them land.
+    """
+    on_earth = (np.abs(lat) <= 90) & (np.abs(lon) <= 180)
+    country = country_number(np.clip(lat, -90, 90), np.clip(lon, -180, 180))
+    on_land = ((country != 0) & (country != country_codes().index("AQ"))) | _near_town(lat, lon)
+    right: Bools = on_earth & np.where(named != 0, country == named, on_land)
+    return right
 
 
 @cache

@@ -25,7 +25,7 @@ from tasks.geo.distance import distance_km
 from tasks.ingest.files import Found, PictureFolder
 from tasks.ingest.layouts import held_out_split, purpose_of, split_of_purpose
 from tasks.ingest.positions import country_numbers, in_mid_ocean, in_other_country
-from tasks.ingest.refusal import REFUSAL, Refusal
+from tasks.ingest.refusal import REFUSED, Refusal
 from tasks.ingest.survey import Survey
 from tasks.ingest.table import read_degrees
 from tasks.ingest.tags import read_time
@@ -43,7 +43,6 @@ KINDS = {
     **dict.fromkeys(("panorama", "pano", "equirectangular", "360", "spherical"), "panorama"),
 }
 LONGEST_ID = 500
-FORECAST_ROWS = 100_000  # a look at more would delay the start of large tables
 NULL_ISLAND_KM = 1.0
 _UNPRINTABLE = r"[\p{C}\p{Z}&&[^ ]]"
 _FLAT = re.compile(r"([0-9a-f]{2})_([0-9a-f]{2})_([^/]+)")
@@ -75,41 +74,24 @@ def item_batches(
     """A surveyed table as items, with the columns of ITEM. The seed, shares and buffer of `plan` decide the split of
     rows that name none."""
     checks = RowChecks(survey, settings)
-    for rows in survey.batches(settings.rows_at_a_time):
+    for rows in survey.batches():
         checked = _with_splits(checks.with_pictures(checks.check(rows)), survey.names["lat"], plan)
         survey.check_unchanged()
+        reason, is_good = pl.col("refused").struct.field("reason").fill_null(""), pl.col("refused").is_null()
         # An id that cannot be one is told in the evidence, made safe to show; no name is made of it.
-        known = pl.when(pl.col("reason").is_null() | (pl.col("reason") != "bad_id")).then("source_id")
+        known = pl.when(reason != "bad_id").then("source_id")
         # A row that has no id of its own, or shares it, is told by its number.
-        by_row = known.is_null() | pl.col("reason").is_in(["duplicate_id", "conflicting_id"])
+        by_row = known.is_null() | reason.is_in(["duplicate_id", "conflicting_id"])
         numbered = pl.concat_str(pl.lit(f"{dataset}:"), "row", pl.lit("/"), known.fill_null(""))
-        item_id = pl.when(by_row.fill_null(False)).then(numbered).otherwise(pl.lit(f"{dataset}/") + known)
-        is_good = pl.col("reason").is_null()
-        told = pl.when(~is_good).then(pl.struct("row", *REFUSAL)).map_elements(_evidence, pl.String)
+        item_id = pl.when(by_row).then(numbered).otherwise(pl.lit(f"{dataset}/") + known)
+        told = pl.when(~is_good).then(pl.struct("row", "refused")).map_elements(_evidence, pl.String)
         values = pl.when(is_good).then(pl.col(name for name in ITEM if name not in _OF_ALL))
         items = checked.select("row", values, id=item_id, source_id=known, refusal=told)
         yield items.select(pl.col(name).cast(kind) for name, kind in ITEM.items())
 
 
-def split_forecast(survey: Survey, settings: IngestSettings, plan: PlanSettings) -> str:
-    """One line, before anything is read in, if rows will be refused because another split is near; else empty."""
-    checks, seen, near = RowChecks(survey, settings), 0, 0
-    for rows in survey.batches(settings.rows_at_a_time):
-        checked = _with_splits(checks.check(rows), survey.names["lat"], plan)
-        seen, near = seen + checked.height, near + checked.filter(reason="near_other_split").height
-        if seen >= FORECAST_ROWS:
-            break
-    if not near:
-        return ""
-    looked_at = f"{seen:,}" if seen >= survey.rows else f"the first {seen:,}"
-    return (
-        f"{near:,} of {looked_at} rows will be refused: they lie nearer than {plan.buffer_km:g} km to a cell of "
-        "another split (near_other_split); give the dataset one split with --split, or lower plan.buffer_km"
-    )
-
-
 def _evidence(row: Mapping[str, Any]) -> str:
-    refusal = Refusal(*(row[name] for name in REFUSAL))
+    refusal = Refusal(**row["refused"])
     return json.dumps({"reason": refusal.reason, **refusal.evidence(row["row"])}, sort_keys=True, ensure_ascii=False)
 
 
@@ -127,14 +109,14 @@ def _with_splits(rows: pl.DataFrame, column: str, plan: PlanSettings) -> pl.Data
 
 
 def _refused(rows: pl.DataFrame, checks: Iterable[Check]) -> pl.DataFrame:
-    """The rows with the columns of REFUSAL as the first check that they fail says; rows refused before stay so."""
-    chain: Any = pl.when(pl.col("reason").is_not_null()).then(pl.struct(*REFUSAL))
+    """The rows `refused` by the first check that they fail; rows refused before stay so."""
+    chain: Any = pl.when(pl.col("refused").is_not_null()).then("refused")
     for condition, reason, column, problem, given in checks:
         told = pl.lit(problem) if isinstance(problem, str) else problem
         text = pl.lit(None, pl.String) if given is None else given
         refusal = pl.struct(reason=pl.lit(reason), problem=told, column=pl.lit(column), given=text)
         chain = chain.when(condition).then(refusal)
-    return rows.with_columns(refused=chain).drop(REFUSAL).unnest("refused")
+    return rows.with_columns(refused=chain)
 
 
 def _on_earth(rows: pl.DataFrame, lat: str, lon: str) -> list[NDArray[np.float64]]:
@@ -161,7 +143,7 @@ class RowChecks:
         return pl.lit(self.settings.split or split_of_purpose(self.settings, self.survey.layout))
 
     def check(self, rows: pl.DataFrame) -> pl.DataFrame:
-        """The values of the rows, and in the columns of REFUSAL why a row is refused. Pictures are not looked for."""
+        """The values of the rows, and why a row is `refused`. Pictures are not looked for."""
         survey, settings, layout = self.survey, self.settings, self.survey.layout
         creator, is_encoded = pl.col("creator"), survey.names.get("creator") in layout.encoded
         rows = rows.with_columns(
@@ -246,15 +228,14 @@ class RowChecks:
 
     def with_pictures(self, rows: pl.DataFrame) -> pl.DataFrame:
         """The rows with `file`, `size`, `mtime_ns` or `url` of their pictures, or refused for want of one."""
-        good = rows.filter(pl.col("reason").is_null()).select("row", "id", "source_id", "path", "url")
-        found = [self.find_picture(fields) for fields in good.iter_rows(named=True)]
-        schema = {"name": pl.String, "url": pl.String, "size": pl.Int64, "mtime_ns": pl.Int64}
+        good = rows.filter(pl.col("refused").is_null()).select("row", "id", "source_id", "path", "url")
+        found = [(row["row"], self.find_picture(row)) for row in good.iter_rows(named=True)]
+        of_row = {"row": pl.Int64, "file": pl.String, "size": pl.Int64, "mtime_ns": pl.Int64, "url": pl.String}
         pictures = pl.DataFrame(
-            [{"url": picture} if isinstance(picture, str) else asdict(picture) for picture in found],
-            {**schema, **dict.fromkeys(REFUSAL, pl.String)},
-        ).select("size", "mtime_ns", "url", good["row"], pl.col(REFUSAL).name.suffix("_of_picture"), file="name")
+            [{"row": row, **_picture_columns(picture)} for row, picture in found], {**of_row, "no_picture": REFUSED}
+        )
         joined = rows.drop("url").join(pictures, on="row", how="left", maintain_order="left")
-        return joined.with_columns(pl.coalesce(name, f"{name}_of_picture").alias(name) for name in REFUSAL)
+        return joined.with_columns(refused=pl.coalesce("refused", "no_picture"))
 
     def find_picture(self, fields: Mapping[str, Any]) -> Found | str | Refusal:
         """Where the picture of a row (id, source_id, path, url) is: its file, or its address."""
@@ -311,6 +292,14 @@ def _notes(**read: pl.Expr) -> pl.Expr:
     ]
     lines = pl.concat_list(notes).list.drop_nulls()
     return pl.when(lines.list.len() > 0).then(lines).map_elements(lambda texts: json.dumps(list(texts)), pl.String)
+
+
+def _picture_columns(picture: Found | str | Refusal) -> dict[str, Any]:
+    if isinstance(picture, Refusal):
+        return {"no_picture": asdict(picture)}
+    if isinstance(picture, Found):
+        return {"file": picture.name, "size": picture.size, "mtime_ns": picture.mtime_ns}
+    return {"url": picture}
 
 
 def _of_column(file: Found | Refusal, column: str) -> Found | Refusal:

@@ -117,7 +117,9 @@ def test_ours_stand_beside_the_papers_with_intervals_and_what_differs(lake: Lake
     found = sweep(lake, base="answerer-base").run()
     page = found.markdown()
     assert "| + RL | paper | 14.12 | 40.36 | 57.8 | 73.43 | 85.75 |" in page
-    assert "|  | ours | 50.0 [1.0, 90] |" in page and "Im2GPS3k (ours: 4 pictures of the lake's benchmark split)" in page
+    assert (
+        "|  | ours | 50.0 [1.0, 90] |" in page and "Im2GPS3k (ours: 4 pictures of the lake's benchmark split)" in page
+    )
     said = " ".join(found.sentences())
     assert "Qwen2.5-VL-7B-Instruct; here a Qwen2.5-VL of 2 layers with random weights is trained" in said
     assert "role answerer-base (model answerer-base) answers for Qwen2.5-VL-7B" in said
