@@ -5,6 +5,7 @@ Only files that lie in the folder, with all links followed, are opened.
 
 import os
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -42,18 +43,18 @@ def folder_rows(root: Path) -> tuple[pl.DataFrame, tuple[str, ...]]:
     return photos.with_row_index("row", 1).cast({"row": pl.Int64}), tuple(notes)
 
 
+def files_in(root: Path) -> Iterator[Path]:
+    """All files of a folder but hidden ones.
+
+    A lake may lie in the very folder that is brought in: its pictures came from elsewhere.
+    """
+    for at, folders, files in os.walk(root, followlinks=False):
+        folders[:] = [name for name in folders if not name.startswith(".") and not Path(at, name, KEY_FILE).exists()]
+        yield from (Path(at, file) for file in files if not file.startswith("."))
+
+
 def _pictures_in(root: Path) -> tuple[list[str], list[tuple[str, int]]]:
     """The relative paths of all pictures, and how many other files there are by their ending, both in order."""
-    names, others = [], Counter[str]()
-    for at, folders, files in os.walk(root, followlinks=False):
-        # A lake may lie in the very folder that is brought in: its pictures came from elsewhere.
-        folders[:] = [name for name in folders if not name.startswith(".") and not Path(at, name, KEY_FILE).exists()]
-        for file in files:
-            ending = Path(file).suffix.casefold()
-            if file.startswith("."):
-                continue
-            if ending in PICTURES:
-                names.append(Path(at, file).relative_to(root).as_posix())
-            elif ending:
-                others[ending] += 1
-    return sorted(names), sorted(others.items())
+    endings = Counter(file.suffix.casefold() for file in files_in(root))
+    names = [file.relative_to(root).as_posix() for file in files_in(root) if file.suffix.casefold() in PICTURES]
+    return sorted(names), sorted((ending, n) for ending, n in endings.items() if ending and ending not in PICTURES)

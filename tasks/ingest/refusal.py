@@ -38,7 +38,7 @@ FIXES = {
     "bad_split": "use train, validation or benchmark",
     "bad_kind": "use photo or panorama",
     "near_other_split": "give the dataset a split with --split, or lower plan.buffer_km",
-    "no_picture": "give the path or the address of the picture",
+    "no_picture": "give the path, the address or the bytes of the picture",
     "bad_url": "give a full http:// or https:// address",
     "path_escapes": "give a path inside the picture folder; --images names another folder",
     "missing_file": "put the file there, or name the right folder with --images",

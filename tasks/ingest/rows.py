@@ -22,6 +22,7 @@ from tasks.geo.boundaries import country_of
 from tasks.geo.cell_split import SPLITS as SPLIT_NAMES
 from tasks.geo.cell_split import cell_number, keeps_clear, split_of_cells
 from tasks.geo.distance import distance_km
+from tasks.ingest.embedded import picture_source
 from tasks.ingest.files import Found, PictureFolder
 from tasks.ingest.layouts import held_out_split, purpose_of, split_of_purpose
 from tasks.ingest.positions import country_numbers, in_mid_ocean, in_other_country
@@ -132,8 +133,8 @@ class RowChecks:
     settings: IngestSettings
 
     @cached_property
-    def folder(self) -> PictureFolder:
-        return PictureFolder(self.survey.folder)
+    def pictures(self) -> PictureFolder:
+        return picture_source(self.survey.folder, self.survey.embedded)
 
     def _split(self) -> pl.Expr:
         """The split of rows that name none."""
@@ -245,13 +246,13 @@ class RowChecks:
             if is_web_address(path):
                 problem = "is an address, not a path: call the column url"
                 return Refusal("missing_file", problem, names["path"], safe_url(path))
-            return _of_column(self.folder.find(path), names["path"])
+            return _of_column(self.pictures.find(path), names["path"])
         # Datasets name addresses that have long expired beside pictures that lie in a folder: the folder comes first.
         if layout.files and (images or url is None):
             # The id as it stands in the table, too: a file's name may be in the other Unicode form.
             known = [fields["id"] or "", fields["source_id"]]
             files = dict.fromkeys(name for source_id in known for name in file_names(layout.files, source_id))
-            return _of_column(self.folder.find_by_id(list(files), layout.in_subfolders), names["id"])
+            return _of_column(self.pictures.find_by_id(list(files), layout.in_subfolders), names["id"])
         if url is None:
             columns = " and ".join(names[n] for n in ("path", "url") if n in names) or "path"
             return Refusal("no_picture", "neither path nor address is given", columns)

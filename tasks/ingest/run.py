@@ -67,7 +67,7 @@ def ingest_table(
     """Bring the table in. A run that is killed goes on where it stopped, when it is started again."""
     lake = context.lake
     rate_budget = shared_rate_budget(lake, context.spread) if "url" in survey.names else None
-    job = Job(dataset, survey.folder, settings, dict(survey.names), rate_budget)
+    job = Job(dataset, survey.folder, settings, dict(survey.names), survey.embedded, rate_budget)
     if settings.retry_refused:
         forget_refusals(lake, dataset)
     total = _Total(survey.rows, context)

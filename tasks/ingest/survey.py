@@ -6,6 +6,7 @@ It goes through the file once in batches and keeps 24 bytes a row, so a table of
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from stat import S_ISREG
 
 import polars as pl
 
@@ -32,7 +33,7 @@ class Survey:
     rows: int
     notes: tuple[str, ...]
     folder: Path  # of the pictures
-    stamp: tuple[int, ...]  # of the file when it was surveyed
+    stamp: list[tuple[int, ...]]  # of the files when it was surveyed
     repeated: pl.DataFrame = field(default_factory=lambda: _NONE_REPEATED)
     """For each id that stands in several rows its hash, its `first` row, and whether its rows `differ`."""
     chosen: pl.Series | None = None  # numbers of the rows that were drawn; None: all
@@ -54,35 +55,36 @@ class Survey:
                 yield mine.with_columns(missing).with_columns(own_id, **degrees)
         self.check_unchanged()
 
+    @property
+    def embedded(self) -> str | None:
+        """The column that holds the pictures themselves, if they are taken from there."""
+        return self.table.pictures if self.names.get("path") == self.table.pictures else None
+
     def check_unchanged(self) -> None:
         """TableRefused if the file is not the one that was surveyed: what was found out does not hold for it."""
-        if stamp_of(self.table.path) != self.stamp:
+        if stamp_of(self.table) != self.stamp:
             raise TableRefused(f"{self.table.path}: the file was changed while it was read; run the command again")
 
 
-def stamp_of(path: Path) -> tuple[int, ...]:
-    """What changes when a file does."""
-    try:
-        info = path.stat()
-    except OSError as error:
-        raise TableRefused(f"{path}: cannot be read: {error.strerror or error}") from error
-    if path.is_dir():  # its rows are read once, and each picture is looked at again when it is opened
-        return (info.st_ino,)
-    return info.st_ino, info.st_size, info.st_mtime_ns
+def stamp_of(table: Table) -> list[tuple[int, ...]]:
+    """What changes when a file of the table does. Of a folder of photos, each is looked at again when it is opened."""
+    status = [file.stat() for file in table.files]
+    return [(info.st_ino, *((info.st_size, info.st_mtime_ns) if S_ISREG(info.st_mode) else ())) for info in status]
 
 
 def survey_rows(path: Path, settings: IngestSettings) -> Survey:
     """What the table is; TableRefused, with the way out, when it cannot be taken as a whole."""
-    stamp = stamp_of(path)  # before anything is read: it may change meanwhile
     table = open_table(path, settings.encoding, YFCC4K if settings.layout == "auto" else LAYOUTS[settings.layout])
+    stamp = stamp_of(table)
     layout, guesses = recognise(table, settings)
     names = layout.pick(table.columns)
+    if table.pictures and not settings.images:
+        names = {"id": f"{table.pictures}.path", **names, "path": table.pictures}
     if settings.swap_lat_lon:
         names["lat"], names["lon"] = names["lon"], names["lat"]
     check_columns(table, layout, names, settings)
     guesses += benchmark_hint(table, layout, settings, "split" in names)
-    own = path.absolute() if table.format == "folder" else path.absolute().parent
-    folder = Path(settings.images).expanduser().absolute() if settings.images else own
+    folder = Path(settings.images).expanduser().absolute() if settings.images else table.root
     return _counted(Survey(table, layout, names, 0, (*table.notes, *guesses), folder, stamp), settings)
 
 

@@ -23,6 +23,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from schemas.settings.ingest import IngestSettings
+from tasks.ingest.embedded import check_groups, picture_column, shards, with_places
 from tasks.ingest.folder import COLUMNS, folder_rows
 from tasks.ingest.layouts import Layout
 from tasks.ingest.refusal import REFUSED, TableRefused
@@ -50,16 +51,23 @@ class Table:
     path: Path
     format: str
     columns: tuple[str, ...]
+    files: tuple[Path, ...]  # the file itself, or the Parquet files of a folder
     encoding: str = "utf-8-sig"
     separator: str = ","
     header_line: int = 0  # of a CSV file; 0: it has no header
     notes: tuple[str, ...] = ()
+    pictures: str | None = None  # a column of Parquet that holds them
     photos: pl.DataFrame = field(default_factory=pl.DataFrame, compare=False)  # of a folder: its rows, read once
 
     @property
     def word(self) -> str:
         """How a row is counted: as a spreadsheet does, whose header is row 1, or by the pictures of a folder."""
         return "picture" if self.format == "folder" else "row"
+
+    @property
+    def root(self) -> Path:
+        """The folder that its files and pictures are relative to, unless another is named."""
+        return self.path.absolute() if self.path.is_dir() else self.path.absolute().parent
 
     @property
     def headless(self) -> bool:
@@ -109,18 +117,19 @@ def _folder_batches(table: Table, names: Mapping[str, str]) -> Iterator[pl.DataF
 
 def open_table(path: Path, encoding: str | None = None, layout: Layout | None = None) -> Table:
     """The table at a path with its columns; TableRefused for any other file. `layout` may know columns by number."""
-    if path.is_dir():
+    files = shards(path) if path.is_dir() else [path]
+    if not files:
         photos, notes = folder_rows(path)
-        return Table(path, "folder", COLUMNS, notes=notes, photos=photos)
-    kind = FORMATS.get(path.suffix.casefold())
+        return Table(path, "folder", COLUMNS, (path,), notes=notes, photos=photos)
+    kind = FORMATS.get(files[0].suffix.casefold())
     if kind is None:
         raise TableRefused(
             f"{path}: the name must end in {', '.join(FORMATS)}, to say what the file is; or give a folder of photos"
         )
-    table = Table(path, kind, (), encoding or "utf-8-sig", "\t" if kind == "tsv" else ",")
+    table = Table(path, kind, (), tuple(files), encoding or "utf-8-sig", "\t" if kind == "tsv" else ",")
     try:
         if kind == "parquet":
-            return _with_columns(table, _parquet_columns(path))
+            return _open_parquet(table)
         return _with_columns(table, _json_columns(table)) if kind == "jsonl" else _open_csv(table, layout)
     except UnicodeError as error:
         raise _not_text(table, error) from error
@@ -254,27 +263,33 @@ def _json_text(value: object) -> str | None:
 # Parquet -----------------------------------------------------------------------------------------------------
 
 
-def _parquet_columns(path: Path) -> list[str]:
+def _open_parquet(table: Table) -> Table:
     try:
-        with pq.ParquetFile(path) as file:
-            return list(file.schema_arrow.names)
+        schemas = [pq.read_schema(file) for file in table.files]
     except pa.ArrowException as error:
-        raise TableRefused(f"{path}: is not a readable Parquet file: {_first_line(error)}") from error
+        raise TableRefused(f"{table.path}: is not a readable Parquet file: {_first_line(error)}") from error
+    for file, schema in zip(table.files, schemas, strict=True):
+        if schema.names != schemas[0].names:
+            raise TableRefused(f"{file}: has other columns than {table.files[0]}; give one of them at a time")
+    return replace(_with_columns(table, schemas[0].names), pictures=picture_column(schemas[0]))
 
 
-def check_parquet(path: Path, names: Mapping[str, str], settings: IngestSettings) -> None:
+def check_parquet(table: Table, names: Mapping[str, str], settings: IngestSettings) -> None:
     """TableRefused for more rows than are allowed, and for a column that cannot hold what the field of its name should.
 
     Other tables are as large as they look; a megabyte of Parquet may hold a hundred million rows.
     """
-    metadata = pq.read_metadata(path)
-    if metadata.num_rows > settings.max_rows:
+    path, metadata = table.path, [pq.read_metadata(file) for file in table.files]
+    if (rows := sum(of_file.num_rows for of_file in metadata)) > settings.max_rows:
         raise TableRefused(
-            f"{path}: holds {metadata.num_rows:,} rows, more than ingest.max_rows ({settings.max_rows:,}), and each "
-            f"may take a kilobyte of memory: split the file, or give --set ingest.max_rows={metadata.num_rows}"
+            f"{path}: holds {rows:,} rows, more than ingest.max_rows ({settings.max_rows:,}), and each "
+            f"may take a kilobyte of memory: split the file, or give --set ingest.max_rows={rows}"
         )
-    schema = metadata.schema.to_arrow_schema()
+    schema = metadata[0].schema.to_arrow_schema()
     for name, column in names.items():
+        if table.pictures and column in (table.pictures, f"{table.pictures}.path"):
+            check_groups(path, metadata, table.pictures)
+            continue
         kind = schema.field(column).type
         if name == "id" and settings.check_ids and pa.types.is_floating(kind):
             raise TableRefused(
@@ -287,18 +302,27 @@ def check_parquet(path: Path, names: Mapping[str, str], settings: IngestSettings
 
 def _parquet_batches(table: Table, names: Mapping[str, str]) -> Iterator[pl.DataFrame]:
     """PyArrow reads it batch by batch, and its casts give every type the text that it is written with."""
-    done = 0
-    columns = list(dict.fromkeys(names.values()))
+    done, pictures = 0, table.pictures if table.pictures in names.values() else None
+    columns = list(dict.fromkeys(column for column in names.values() if column in table.columns and column != pictures))
     texts = pa.schema([(column, pa.large_string()) for column in columns])
     fields = [pl.col(column).alias(name) for name, column in names.items()]
     try:
-        with pq.ParquetFile(table.path) as file:
-            for batch in file.iter_batches(batch_size=BATCH, columns=columns):
-                batch.validate(full=True)
-                rows = pl.DataFrame(batch.select(columns).cast(texts))
-                number = pl.int_range(done + 1, done + batch.num_rows + 1).alias("row")
-                yield rows.select(number, *fields, refused=pl.lit(None, REFUSED))
-                done += batch.num_rows
+        for file in table.files:
+            before = done
+            with pq.ParquetFile(file) as opened:
+                for batch in opened.iter_batches(
+                    BATCH, columns=[*columns, *([f"{pictures}.path"] if pictures else ())]
+                ):
+                    batch.validate(full=True)
+                    rows = pl.DataFrame(batch.select(columns).cast(texts))
+                    if pictures is not None:
+                        given = pl.Series(batch.column(pictures).field("path"), dtype=pl.String)
+                        rows = with_places(
+                            rows, pictures, given, file.relative_to(table.root).as_posix(), done - before
+                        )
+                    number = pl.int_range(done + 1, done + batch.num_rows + 1).alias("row")
+                    yield rows.select(number, *fields, refused=pl.lit(None, REFUSED))
+                    done += batch.num_rows
     except (pa.ArrowException, OSError) as error:
         raise TableRefused(f"{table.path}: cannot be read after row {done:,}: {_first_line(error)}") from error
 
