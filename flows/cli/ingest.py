@@ -133,14 +133,13 @@ def _print_left_out(result: IngestResult, console: Console) -> None:
 
 
 def _print_refused(result: IngestResult, console: Console) -> None:
-    word = result.survey.table.word
     counts = result.report.refused.counts
     console.print(f"\n{counts.total():,} of {result.survey.rows:,} rows were refused:")
     width = len(f"{max(counts.values()):,}")
     for reason, count in counts.most_common():
         console.print(Text.assemble(f"  {count:>{width},} ", (reason, "bold"), f": {FIXES[reason]}"))
         for example in result.report.refused.examples[reason]:
-            console.print(Text(f"  {'':<{width}}   {_example(word, example)}", style="dim"))
+            console.print(Text(f"  {'':<{width}}   {_example(example)}", style="dim"))
 
 
 def _print_failed(result: IngestResult, console: Console) -> None:
@@ -149,11 +148,11 @@ def _print_failed(result: IngestResult, console: Console) -> None:
     for kind, count in counts.most_common():
         console.print(Text.assemble(f"  {count:,} ", (kind, "bold")))
         for example in result.report.failed.examples[kind]:
-            console.print(Text(f"    {_example(result.survey.table.word, example)}", style="dim"))
+            console.print(Text(f"    {_example(example)}", style="dim"))
 
 
-def _example(word: str, example: Mapping[str, Any]) -> str:
+def _example(example: Mapping[str, Any]) -> str:
     who = f" ({safe_text(example['id'], limit=60)})" if example["id"] and example["id"] != example["given"] else ""
     value = f" {example['given']!r}:" if example["given"] else ""
     column = f" {example['column']}" if example["column"] else ""
-    return f"{word} {example['row']}{who}:{column}{value} {example['problem']}"
+    return f"row {example['row']}{who}:{column}{value} {example['problem']}"

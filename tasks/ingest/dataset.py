@@ -48,35 +48,31 @@ def check_dataset(lake: Lake | None, survey: Survey, dataset: str, settings: Ing
     their rows are gone, or would now be refused, or are of other photos. Tables of two trips are both called
     photos.csv, and their ids 1, 2, 3, but they were not taken in the same places. `lake` is None for a new one.
     """
-    have = pl.DataFrame(schema={"id": pl.String, "lat": pl.Float64, "lon": pl.Float64})
+    have = pl.DataFrame(schema={"id": pl.String, "lat_there": pl.Float64, "lon_there": pl.Float64})
     if lake is not None and not settings.replace:
-        have = photos_of(lake, dataset).select("lat", "lon", id="item_id")
-    reasons, examples, word = Counter[str](), dict[str, str](), survey.table.word
-    seen = met_before = refused = moved = 0
+        have = photos_of(lake, dataset).select(id="item_id", lat_there="lat", lon_there="lon")
+    reasons, examples = Counter[str](), dict[str, str]()
+    seen = gone = refused = moved = 0
     first = ""
     for batch in item_batches(survey, dataset, settings, plan):
         seen += batch.height
         for (reason,), rows in batch.drop_nulls("refusal").group_by(_REASON, maintain_order=True):
             reasons[str(reason)] += rows.height
-            examples.setdefault(str(reason), _first_problem(rows, word))
+            examples.setdefault(str(reason), _first_problem(rows))
         if have.height < FEW and (reasons.total() < seen or settings.replace):
             break
-        met = batch.join(have, on="id", suffix="_there", maintain_order="left")
+        met = batch.join(have, on="id", maintain_order="left")
         away_km = distance_km(*(met[name].to_numpy() for name in ("lat", "lon", "lat_there", "lon_there")))
         elsewhere = met.filter(pl.Series(away_km > MOVED_KM, dtype=pl.Boolean))  # not of a row that is refused
-        refused, moved = refused + len(met) - met["refusal"].null_count(), moved + elsewhere.height
-        met_before += met.height
-        first = first or _first_problem(met, word)
-        for row in elsewhere.head(1).iter_rows(named=True):
-            there = f"{row['lat']:g}, {row['lon']:g}, in the lake {row['lat_there']:g}, {row['lon_there']:g}"
-            first = first or f"{word} {row['row']}, {safe_text(row['source_id'], limit=60)}: {there}"
+        gone, refused, moved = gone - met.height, refused + met["refusal"].count(), moved + elsewhere.height
+        first = first or _first_problem(met) or _first_moved(elsewhere)
     most = next((reason for reason, _ in reasons.most_common(1)), "")
     if reasons.total() == survey.rows >= ENOUGH_BAD and not settings.replace:
         raise TableRefused(
             f"{survey.table.path}: none of its {seen:,} rows can be taken: {reasons[most]:,} {most} (first: "
             f"{examples[most]}); {FIXES[most]}"
         )
-    gone = have.height - met_before
+    gone += have.height
     leaving = gone + refused + moved
     if have.height >= FEW and leaving > MOST_MAY_LEAVE * have.height:
         raise TableRefused(
@@ -90,11 +86,17 @@ def check_dataset(lake: Lake | None, survey: Survey, dataset: str, settings: Ing
     return f"{reasons.total():,} of {looked_at} rows will be refused: {counts}" if reasons else ""
 
 
-def _first_problem(items: pl.DataFrame, word: str) -> str:
-    for row in items.drop_nulls("refusal").head(1).iter_rows(named=True):
-        why = json.loads(row["refusal"])
-        what = f"{why.get('column', '')} {why.get('given', '')!r} {why['problem']}"
-        return f"{word} {row['row']}, {why['reason']}: {what}"
+def _first_problem(items: pl.DataFrame) -> str:
+    for row, refusal in items.select("row", "refusal").drop_nulls().head(1).iter_rows():
+        why = json.loads(refusal)
+        return f"row {row}, {why['reason']}: {why.get('column', '')} {why.get('given', '')!r} {why['problem']}"
+    return ""
+
+
+def _first_moved(items: pl.DataFrame) -> str:
+    for row in items.head(1).iter_rows(named=True):
+        there = f"{row['lat']:g}, {row['lon']:g}, in the lake {row['lat_there']:g}, {row['lon_there']:g}"
+        return f"row {row['row']}, {safe_text(row['source_id'], limit=60)}: {there}"
     return ""
 
 

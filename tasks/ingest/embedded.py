@@ -89,7 +89,7 @@ class EmbeddedPictures(PictureFolder):
                 table = parquet.read_row_group(group, columns=[f"{self.column}.bytes"])
                 self._group, self._pictures = (file, group), table.column(self.column)
         picture: dict[str, bytes | None] | None = self._pictures[row].as_py()
-        return picture and picture["bytes"]
+        return picture["bytes"] if picture else None
 
 
 def picture_source(folder: Path, column: str | None) -> PictureFolder:

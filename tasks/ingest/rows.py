@@ -25,7 +25,7 @@ from tasks.geo.distance import distance_km
 from tasks.ingest.embedded import picture_source
 from tasks.ingest.files import Found, PictureFolder
 from tasks.ingest.layouts import held_out_split, purpose_of, split_of_purpose
-from tasks.ingest.positions import country_numbers, in_mid_ocean, in_other_country
+from tasks.ingest.positions import in_mid_ocean, in_other_country
 from tasks.ingest.refusal import REFUSED, Refusal
 from tasks.ingest.survey import Survey
 from tasks.ingest.table import read_degrees
@@ -185,13 +185,13 @@ class RowChecks:
             yield unknown, f"bad_{name}", names.get(name, name), problem, pl.col(name)
 
     def _id_checks(self, column: str) -> Iterator[Check]:
-        text, word = pl.col("source_id"), self.survey.table.word
+        text = pl.col("source_id")
         yield text.is_null(), "no_id", column, "is empty", None
         bad = (text.str.len_chars() > LONGEST_ID) | text.str.contains(_UNPRINTABLE)
         yield bad, "bad_id", column, "too long, or with unprintable characters", text
-        several = pl.format(f"is the id of several rows that disagree, the first in {word} {{}}", "first")
+        several = pl.format("is the id of several rows that disagree, the first in row {}", "first")
         yield pl.col("differs"), "conflicting_id", column, several, text
-        already = pl.format(f"is already the id of {word} {{}}", "first")
+        already = pl.format("is already the id of row {}", "first")
         yield pl.col("first") != pl.col("row"), "duplicate_id", column, already, text
         if self.settings.check_ids and "id" in self.survey.names:
             yield written_as_float(text), "id_damaged", column, "was an id before it went through a float", text
@@ -270,8 +270,8 @@ def _compare_with_map(rows: pl.DataFrame) -> pl.DataFrame:
     lat, lon = _on_earth(rows, "lat_deg", "lon_deg")
     return rows.with_columns(
         null_island=pl.Series(distance_km(0.0, 0.0, lat, lon) < NULL_ISLAND_KM),
-        mid_ocean=pl.Series(in_mid_ocean(lat, lon)),
-        other_country=pl.Series(in_other_country(lat, lon, country_numbers(rows["country"]))),
+        mid_ocean=in_mid_ocean(lat, lon),
+        other_country=pl.Series(in_other_country(lat, lon, rows["country"])),
         country_there=pl.Series(country_of(lat, lon), dtype=pl.String),
     )
 

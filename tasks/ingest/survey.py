@@ -12,7 +12,7 @@ import polars as pl
 
 from schemas.settings.ingest import IngestSettings
 from tasks.ingest.layouts import LAYOUTS, YFCC4K, Layout
-from tasks.ingest.positions import Positions, country_numbers
+from tasks.ingest.positions import Positions
 from tasks.ingest.recognise import benchmark_hint, check_columns, recognise
 from tasks.ingest.refusal import TableRefused
 from tasks.ingest.table import FIELDS, STORED, Table, open_table, read_degrees, row_id
@@ -106,24 +106,20 @@ def _counted(survey: Survey, settings: IngestSettings) -> Survey:
             damaged = pl.concat([damaged, named.filter(text.is_in(held)).select("row", "source_id")], how="diagonal")
         placed = rows.drop_nulls(_DEGREES)
         row, lat, lon = (placed[name].to_numpy() for name in ("row", *_DEGREES))
-        positions.observe(row, lat, lon, country_numbers(placed["country"]))
+        positions.observe(row, lat, lon, placed["country"])
     if total == 0:
         raise TableRefused(f"{survey.table.path}: the file holds no rows")
     if long == len(damaged) >= ENOUGH_LONG_IDS:
         raise TableRefused(
             f"{survey.table.path}: {long:,} of {total:,} ids went through a float and lost digits (first: "
-            f"{survey.table.word} {damaged['row'][0]}, {damaged['source_id'][0]}); export it again with ids as text, "
+            f"row {damaged['row'][0]}, {damaged['source_id'][0]}); export it again with ids as text, "
             "or, if they are right, add --set ingest.check_ids=false"
         )
-    if not settings.keep_lat_lon:
-        _refuse_exchanged(survey, positions, settings.swap_lat_lon)
+    if not settings.keep_lat_lon and (why := positions.why_exchanged()):
+        columns = " and ".join(survey.names[name] for name in ("lat", "lon"))
+        swap = "add --swap-lat-lon, or --keep-lat-lon if they are right"
+        fix = "leave --swap-lat-lon away" if settings.swap_lat_lon else swap
+        raise TableRefused(f"{survey.table.path}: columns {columns} look exchanged: {why}; {fix}")
     several = pl.concat(ids).lazy().filter(pl.col("id_hash").is_duplicated())
     repeated = several.group_by("id_hash").agg(first=pl.col("row").min(), differs=pl.col("content").n_unique() > 1)
     return replace(survey, rows=total, repeated=repeated.collect())
-
-
-def _refuse_exchanged(survey: Survey, positions: Positions, is_swapped: bool) -> None:
-    if why := positions.why_exchanged(survey.table.word):
-        lat, lon = (survey.names[name] for name in ("lat", "lon"))
-        fix = "leave --swap-lat-lon away" if is_swapped else "add --swap-lat-lon, or --keep-lat-lon if they are right"
-        raise TableRefused(f"{survey.table.path}: columns {lat} and {lon} look exchanged: {why}; {fix}")

@@ -5,13 +5,10 @@ damaged cannot be mended.
 """
 
 import codecs
-import contextlib
 import csv
 import itertools
 import json
 import os
-import shutil
-import tempfile
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -46,7 +43,7 @@ FIELDS = ("id", *STORED, "country")
 
 @dataclass(frozen=True)
 class Table:
-    """An opened table: what it is and which columns it has."""
+    """An opened table: what it is and which columns it has. CSV's rows are numbered as a spreadsheet's."""
 
     path: Path
     format: str
@@ -58,11 +55,6 @@ class Table:
     notes: tuple[str, ...] = ()
     pictures: str | None = None  # a column of Parquet that holds them
     photos: pl.DataFrame = field(default_factory=pl.DataFrame, compare=False)  # of a folder: its rows, read once
-
-    @property
-    def word(self) -> str:
-        """How a row is counted: as a spreadsheet does, whose header is row 1, or by the pictures of a folder."""
-        return "picture" if self.format == "folder" else "row"
 
     @property
     def root(self) -> Path:
@@ -183,36 +175,21 @@ def _csv_batches(table: Table, names: Mapping[str, str]) -> Iterator[pl.DataFram
     problem = pl.lit(f"more than the header's {width} fields, or a field of several lines")
     ragged = pl.struct(reason=pl.lit("ragged_row"), problem=problem, column=pl.lit(None, pl.String), given=given)
     refused = pl.when(given.is_not_null()).then(ragged).alias("refused")
-    with _in_utf8(table) as path:
-        rows = pl.scan_csv(
-            path,
-            has_header=False,
-            skip_lines=table.header_line,
-            schema=columns,
-            missing_columns="insert",
-            truncate_ragged_lines=True,
-            separator=table.separator,
-            quote_char=None if table.headless else '"',
-            row_index_name="row",
-            row_index_offset=table.header_line + 1,
-            glob=False,
-        ).filter(pl.any_horizontal(pl.col(*columns).is_not_null()))
-        yield from rows.select("row", *fields, refused).collect_batches(chunk_size=BATCH, maintain_order=True)
-
-
-@contextlib.contextmanager
-def _in_utf8(table: Table) -> Iterator[Path]:
-    """The file, or a copy in the encoding that Polars reads."""
-    if codecs.lookup(table.encoding).name.startswith("utf-8"):
-        yield table.path
-        return
-    with (
-        table.path.open(encoding=table.encoding, newline="") as file,
-        tempfile.NamedTemporaryFile("w", encoding="utf-8", newline="") as copy,
-    ):
-        shutil.copyfileobj(file, copy)
-        copy.flush()
-        yield Path(copy.name)
+    in_utf8 = codecs.lookup(table.encoding).name.startswith("utf-8")  # the one encoding that Polars reads
+    rows = pl.scan_csv(
+        table.path if in_utf8 else table.path.read_bytes().decode(table.encoding).encode(),
+        has_header=False,
+        skip_lines=table.header_line,
+        schema=columns,
+        missing_columns="insert",
+        truncate_ragged_lines=True,
+        separator=table.separator,
+        quote_char=None if table.headless else '"',
+        row_index_name="row",
+        row_index_offset=table.header_line + 1,
+        glob=False,
+    ).filter(pl.any_horizontal(pl.col(*columns).is_not_null()))
+    yield from rows.select("row", *fields, refused).collect_batches(chunk_size=BATCH, maintain_order=True)
 
 
 # JSON lines --------------------------------------------------------------------------------------------------
