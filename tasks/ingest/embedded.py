@@ -19,6 +19,14 @@ from tasks.ingest.refusal import Refusal, TableRefused
 LARGEST_GROUP_MB = 500  # of pictures that are read together; twice to four times as much is needed meanwhile
 
 
+def read_schema(file: Path) -> pa.Schema:
+    """The columns of a Parquet file; TableRefused for any other file."""
+    try:
+        return pq.read_schema(file)
+    except pa.ArrowException as error:
+        raise TableRefused(f"{file}: is not a readable Parquet file: {str(error)[:120]}") from error
+
+
 def picture_column(schema: pa.Schema) -> str | None:
     """The column that holds pictures, if there is one."""
     for field in schema:
@@ -31,7 +39,7 @@ def picture_column(schema: pa.Schema) -> str | None:
 def shards(folder: Path) -> list[Path]:
     """The Parquet files of a folder, if they hold pictures."""
     files = sorted(file for file in files_in(folder) if file.suffix.casefold() == ".parquet")
-    return files if files and picture_column(pq.read_schema(files[0])) else []
+    return files if files and picture_column(read_schema(files[0])) else []
 
 
 def check_groups(path: Path, files: Sequence[pq.FileMetaData], column: str) -> None:

@@ -68,7 +68,7 @@ class Survey:
 
 def stamp_of(table: Table) -> list[tuple[int, ...]]:
     """What changes when a file of the table does. Of a folder of photos, each is looked at again when it is opened."""
-    status = [file.stat() for file in table.files]
+    status = [file.stat() for file in table.files if file.exists()]
     return [(info.st_ino, *((info.st_size, info.st_mtime_ns) if S_ISREG(info.st_mode) else ())) for info in status]
 
 

@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from schemas.settings.ingest import IngestSettings
-from tasks.ingest.embedded import check_groups, picture_column, shards, with_places
+from tasks.ingest.embedded import check_groups, picture_column, read_schema, shards, with_places
 from tasks.ingest.folder import COLUMNS, folder_rows
 from tasks.ingest.layouts import Layout
 from tasks.ingest.refusal import REFUSED, TableRefused
@@ -241,10 +241,7 @@ def _json_text(value: object) -> str | None:
 
 
 def _open_parquet(table: Table) -> Table:
-    try:
-        schemas = [pq.read_schema(file) for file in table.files]
-    except pa.ArrowException as error:
-        raise TableRefused(f"{table.path}: is not a readable Parquet file: {_first_line(error)}") from error
+    schemas = [read_schema(file) for file in table.files]
     for file, schema in zip(table.files, schemas, strict=True):
         if schema.names != schemas[0].names:
             raise TableRefused(f"{file}: has other columns than {table.files[0]}; give one of them at a time")

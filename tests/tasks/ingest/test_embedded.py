@@ -99,6 +99,13 @@ def test_a_folder_of_shards_with_ids_of_their_own(
         survey_table(tmp_path / "hub", IngestSettings(**RIGHTS))  # type: ignore[arg-type]
 
 
+def test_a_folder_whose_first_file_is_cut_off_is_refused(tmp_path: Path) -> None:
+    data = write(tmp_path / "hub/a.parquet", [{"bytes": b"x", "path": "a.jpg"}]).read_bytes()
+    (tmp_path / "hub/a.parquet").write_bytes(data[: len(data) // 2])
+    with pytest.raises(TableRefused, match=r"a\.parquet: is not a readable Parquet file"):
+        survey_table(tmp_path / "hub", IngestSettings(**RIGHTS))  # type: ignore[arg-type]
+
+
 def test_pictures_are_read_by_their_group_and_only_when_asked(
     darkroom: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
