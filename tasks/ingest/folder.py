@@ -12,9 +12,9 @@ from typing import Any
 
 import polars as pl
 
+from tasks.imaging.tags import read_tags
 from tasks.ingest.files import PictureFolder
 from tasks.ingest.refusal import REFUSED, Refusal, TableRefused
-from tasks.ingest.tags import read_tags
 from tasks.lake.names import KEY_FILE
 
 COLUMNS = ("path", "lat", "lon")

@@ -22,6 +22,7 @@ from tasks.geo.boundaries import country_of
 from tasks.geo.cell_split import SPLITS as SPLIT_NAMES
 from tasks.geo.cell_split import cell_number, keeps_clear, split_of_cells
 from tasks.geo.distance import distance_km
+from tasks.imaging.tags import read_time
 from tasks.ingest.embedded import picture_source
 from tasks.ingest.files import Found, PictureFolder
 from tasks.ingest.layouts import held_out_split, purpose_of, split_of_purpose
@@ -29,7 +30,6 @@ from tasks.ingest.positions import in_mid_ocean, in_other_country
 from tasks.ingest.refusal import REFUSED, Refusal
 from tasks.ingest.survey import Survey
 from tasks.ingest.table import read_degrees
-from tasks.ingest.tags import read_time
 from tasks.lake.ids import written_as_float
 from tasks.services.errors import safe_url
 from tasks.services.network import host_of

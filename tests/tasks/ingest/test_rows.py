@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 from schemas.settings.ingest import IngestSettings
 from schemas.settings.plan import PlanSettings, SplitShares
 from tasks.geo.cell_split import SPLITS, cell_number, split_of_cells
+from tasks.imaging.tags import read_time
 from tasks.ingest import TableRefused, check_dataset, dataset_name
 from tasks.ingest import table as tables
 from tasks.ingest.files import Found, PictureFolder
 from tasks.ingest.refusal import FIXES, Refusal
 from tasks.ingest.rows import ITEM, item_batches
 from tasks.ingest.survey import survey_rows
-from tasks.ingest.tags import read_time
 
 PLAN = PlanSettings(split=SplitShares(train=1, validation=0, benchmark=0))
 
