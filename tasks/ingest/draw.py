@@ -30,8 +30,8 @@ class Strata(Protocol):
 
 def drawn(survey: Survey, settings: IngestSettings, strata: Strata | None = None) -> Survey:
     """The survey with the rows that the settings draw alone; the same survey where they draw none."""
-    by_layout: Mapping[str, float] = {**settings.shares}
-    share = settings.share if settings.share is not None else by_layout.get(survey.layout.name, 1.0)
+    by_layout = [share for layout, share in settings.shares.items() if layout == survey.layout.name]
+    share = settings.share if settings.share is not None else next(iter(by_layout), 1.0)
     if share == 1.0 and settings.draw is None:
         return _held_out(survey, settings)
     remaining, words = survey, []

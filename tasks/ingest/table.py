@@ -280,20 +280,17 @@ def _parquet_batches(table: Table, names: Mapping[str, str]) -> Iterator[pl.Data
     columns = list(dict.fromkeys(column for column in names.values() if column in table.columns and column != pictures))
     texts = pa.schema([(column, pa.large_string()) for column in columns])
     fields = [pl.col(column).alias(name) for name, column in names.items()]
+    read = columns if pictures is None else [*columns, f"{pictures}.path"]
     try:
         for file in table.files:
-            before = done
+            before, place = done, file.absolute().relative_to(table.root).as_posix()
             with pq.ParquetFile(file) as opened:
-                for batch in opened.iter_batches(
-                    BATCH, columns=[*columns, *([f"{pictures}.path"] if pictures else ())]
-                ):
+                for batch in opened.iter_batches(BATCH, columns=read):
                     batch.validate(full=True)
                     rows = pl.DataFrame(batch.select(columns).cast(texts))
                     if pictures is not None:
-                        given = pl.Series(batch.column(pictures).field("path"), dtype=pl.String)
-                        rows = with_places(
-                            rows, pictures, given, file.relative_to(table.root).as_posix(), done - before
-                        )
+                        own = pl.Series(batch.column(pictures).field("path"), dtype=pl.String)
+                        rows = with_places(rows, pictures, own, place, done - before)
                     number = pl.int_range(done + 1, done + batch.num_rows + 1).alias("row")
                     yield rows.select(number, *fields, refused=pl.lit(None, REFUSED))
                     done += batch.num_rows

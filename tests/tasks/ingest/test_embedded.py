@@ -54,7 +54,7 @@ def stored(lake: Lake) -> dict[str, dict[str, Any]]:
     return {row["source_id"]: row for row in lake.read("images").sort("source_id").iter_rows(named=True)}
 
 
-def test_a_file_of_pictures(darkroom: Any, lake: Lake) -> None:
+def test_a_file_of_pictures(darkroom: Any, lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     good = [{"bytes": darkroom.jpeg(seed=n), "path": f"{n}.jpg"} for n in range(5)]
     bad = [
         {"bytes": None, "path": "none.jpg"},
@@ -74,7 +74,8 @@ def test_a_file_of_pictures(darkroom: Any, lake: Lake) -> None:
     assert photos["3.jpg"]["lat"] == pytest.approx(48.53) and photos["3.jpg"]["split"] == "benchmark"
     assert photos["3.jpg"]["request_url"] == "bench.parquet#3"
     assert photos["3.jpg"]["licence"] == "CC BY 4.0" and photos["3.jpg"]["source_bytes"] == len(good[3]["bytes"])
-    assert ingest(path, lake).stage.nothing_to_do
+    monkeypatch.chdir(darkroom.folder)
+    assert ingest(Path("bench.parquet"), lake).stage.nothing_to_do
 
 
 def test_a_folder_of_shards_with_ids_of_their_own(
