@@ -16,7 +16,7 @@ from flows.cli.printing import print_json, program
 from flows.cli.running import prefect_ready, shown_progress
 from schemas.load import ConfigError
 from tasks.geo.cell_split import SPLITS
-from tasks.ingest import IngestResult, Survey, TableRefused, check_dataset, dataset_name, split_forecast, survey_table
+from tasks.ingest import IngestResult, Survey, TableRefused, check_dataset, dataset_name, survey_table
 from tasks.ingest.refusal import FIXES
 from tasks.lake import Lake
 from tasks.plan.strata import PlanStrata
@@ -45,12 +45,11 @@ def run_ingest(file: Path, call: Call) -> int:
             survey = survey_table(path, config.ingest, PlanStrata(config.plan))
         dataset = dataset_name(path, config.ingest)
         is_new = not (Path(config.lake).expanduser() / "tables").is_dir()
-        check_dataset(None if is_new else Lake(config.lake), survey, dataset, config.ingest, config.plan)
+        forecast = check_dataset(None if is_new else Lake(config.lake), survey, dataset, config.ingest, config.plan)
     except TableRefused as refused:
         raise UsageError(str(refused)) from refused
     lake = Lake(config.lake)
     with shown_progress(call) as shown:
-        forecast = split_forecast(survey, config.ingest, config.plan)
         shown.say("\n".join(filter(None, (opening_words(survey, dataset), forecast and f"note: {forecast}"))))
         with prefect_ready(lake, shown, call.debug, config.flows.record_commands):
             result = _run_flow(survey, call)
@@ -134,14 +133,13 @@ def _print_left_out(result: IngestResult, console: Console) -> None:
 
 
 def _print_refused(result: IngestResult, console: Console) -> None:
-    word = result.survey.table.word
     counts = result.report.refused.counts
     console.print(f"\n{counts.total():,} of {result.survey.rows:,} rows were refused:")
     width = len(f"{max(counts.values()):,}")
     for reason, count in counts.most_common():
         console.print(Text.assemble(f"  {count:>{width},} ", (reason, "bold"), f": {FIXES[reason]}"))
         for example in result.report.refused.examples[reason]:
-            console.print(Text(f"  {'':<{width}}   {_example(word, example)}", style="dim"))
+            console.print(Text(f"  {'':<{width}}   {_example(example)}", style="dim"))
 
 
 def _print_failed(result: IngestResult, console: Console) -> None:
@@ -150,11 +148,11 @@ def _print_failed(result: IngestResult, console: Console) -> None:
     for kind, count in counts.most_common():
         console.print(Text.assemble(f"  {count:,} ", (kind, "bold")))
         for example in result.report.failed.examples[kind]:
-            console.print(Text(f"    {_example(result.survey.table.word, example)}", style="dim"))
+            console.print(Text(f"    {_example(example)}", style="dim"))
 
 
-def _example(word: str, example: Mapping[str, Any]) -> str:
+def _example(example: Mapping[str, Any]) -> str:
     who = f" ({safe_text(example['id'], limit=60)})" if example["id"] and example["id"] != example["given"] else ""
     value = f" {example['given']!r}:" if example["given"] else ""
     column = f" {example['column']}" if example["column"] else ""
-    return f"{word} {example['row']}{who}:{column}{value} {example['problem']}"
+    return f"row {example['row']}{who}:{column}{value} {example['problem']}"

@@ -123,9 +123,6 @@ class IngestSettings(Settings):
     retry_refused: bool = Field(
         False, json_schema_extra=OPERATIONAL, description="look again at rows that were refused for their picture"
     )
-    rows_at_a_time: int = Field(
-        20_000, ge=1, le=1_000_000, json_schema_extra=OPERATIONAL, description="rows held in memory at once"
-    )
     max_rows: int = Field(
         10_000_000, ge=1, json_schema_extra=OPERATIONAL, description="of a Parquet file; one with more is refused"
     )

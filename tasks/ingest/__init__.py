@@ -9,7 +9,6 @@ from pathlib import Path
 from schemas.settings.ingest import IngestSettings, is_dataset_name, is_taken
 from tasks.ingest.dataset import check_dataset
 from tasks.ingest.refusal import TableRefused
-from tasks.ingest.rows import split_forecast
 from tasks.ingest.run import IngestResult, ingest_table, survey_table
 from tasks.ingest.survey import Survey
 
@@ -20,7 +19,6 @@ __all__ = [
     "check_dataset",
     "dataset_name",
     "ingest_table",
-    "split_forecast",
     "survey_table",
 ]
 

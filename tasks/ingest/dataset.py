@@ -5,6 +5,7 @@ the old one: photos it no longer lists are retired with a tombstone, once the wh
 """
 
 import json
+from collections import Counter
 
 import polars as pl
 
@@ -12,10 +13,10 @@ from schemas.settings.ingest import IngestSettings
 from schemas.settings.plan import PlanSettings
 from schemas.tables import TABLES
 from tasks.geo.distance import distance_km
-from tasks.ingest.refusal import TableRefused
+from tasks.ingest.refusal import FIXES, TableRefused
 from tasks.ingest.rows import item_batches, of_dataset
 from tasks.ingest.stage import NAME
-from tasks.ingest.survey import ENOUGH_BAD, Survey
+from tasks.ingest.survey import Survey
 from tasks.lake import Commit, Lake
 from tasks.runtime.items.identity import code_version, new_run_id
 from tasks.services.errors import safe_text
@@ -23,9 +24,10 @@ from tasks.services.errors import safe_text
 MOST_MAY_LEAVE = 0.5  # of a dataset's photos, without a word from the user
 MOVED_KM = 1.0  # a photo whose position is corrected by more may as well be another one
 FEW = 4  # so small that nothing is lost by taking it as meant
-_NOT_THERE = ("missing_file", "path_escapes")  # of all rows: --images was forgotten
+ENOUGH_BAD = 3  # rows: fewer are bad rows, not a bad table
 # All other refusals are about what the picture was or its host said then: worth another try when the user asks.
-_ABOUT_THE_ROW = ("ragged_row", "unreadable_row", "no_", "bad_", "id_damaged", "duplicate_id", "conflicting_id")
+_ABOUT_THE_ROW = ("ragged_row", "no_", "bad_", "id_damaged", "duplicate_id", "conflicting_id")
+_REASON = pl.col("refusal").str.json_path_match("$.reason").alias("reason")
 
 
 def live_rows(lake: Lake, table: str) -> pl.LazyFrame:
@@ -39,42 +41,38 @@ def photos_of(lake: Lake, dataset: str) -> pl.DataFrame:
     return lake.collect("images", photos)
 
 
-def check_dataset(
-    lake: Lake | None, survey: Survey, dataset: str, settings: IngestSettings, plan: PlanSettings
-) -> None:
-    """TableRefused, before anything is written, when no picture is there, or most photos of the dataset would leave it.
+def check_dataset(lake: Lake | None, survey: Survey, dataset: str, settings: IngestSettings, plan: PlanSettings) -> str:
+    """A line on the rows that will be refused, as far as was looked; empty if there are none.
 
-    Their rows are gone, or would now be refused, or are of other photos: tables of two trips are both called
+    TableRefused, before anything is written, when no row can be taken, or most photos of the dataset would leave it:
+    their rows are gone, or would now be refused, or are of other photos. Tables of two trips are both called
     photos.csv, and their ids 1, 2, 3, but they were not taken in the same places. `lake` is None for a new one.
     """
-    if settings.replace:
-        return
-    have = pl.DataFrame(schema={"id": pl.String, "lat": pl.Float64, "lon": pl.Float64})
-    if lake is not None:
-        have = photos_of(lake, dataset).select("lat", "lon", id="item_id")
-    missing = met_before = refused = moved = 0
-    word, first, first_missing, any_good = survey.table.word, "", "", False
+    have = pl.DataFrame(schema={"id": pl.String, "lat_there": pl.Float64, "lon_there": pl.Float64})
+    if lake is not None and not settings.replace:
+        have = photos_of(lake, dataset).select(id="item_id", lat_there="lat", lon_there="lon")
+    reasons, examples = Counter[str](), dict[str, str]()
+    seen = gone = refused = moved = 0
+    first = ""
     for batch in item_batches(survey, dataset, settings, plan):
-        any_good = any_good or batch["refusal"].null_count() > 0
-        if any_good and have.height < FEW:
-            return
-        absent = batch.filter(pl.col("refusal").str.json_path_match("$.reason").is_in(_NOT_THERE))
-        missing, first_missing = missing + absent.height, first_missing or _first_problem(absent, word)
-        met = batch.join(have, on="id", suffix="_there", maintain_order="left")
+        seen += batch.height
+        for (reason,), rows in batch.drop_nulls("refusal").group_by(_REASON, maintain_order=True):
+            reasons[str(reason)] += rows.height
+            examples.setdefault(str(reason), _first_problem(rows))
+        if have.height < FEW and (reasons.total() < seen or settings.replace):
+            break
+        met = batch.join(have, on="id", maintain_order="left")
         away_km = distance_km(*(met[name].to_numpy() for name in ("lat", "lon", "lat_there", "lon_there")))
         elsewhere = met.filter(pl.Series(away_km > MOVED_KM, dtype=pl.Boolean))  # not of a row that is refused
-        refused, moved = refused + len(met) - met["refusal"].null_count(), moved + elsewhere.height
-        met_before += met.height
-        first = first or _first_problem(met, word)
-        for row in elsewhere.head(1).iter_rows(named=True):
-            there = f"{row['lat']:g}, {row['lon']:g}, in the lake {row['lat_there']:g}, {row['lon_there']:g}"
-            first = first or f"{word} {row['row']}, {safe_text(row['source_id'], limit=60)}: {there}"
-    if not any_good and missing >= ENOUGH_BAD and missing * 2 > survey.rows:
+        gone, refused, moved = gone - met.height, refused + met["refusal"].count(), moved + elsewhere.height
+        first = first or _first_problem(met) or _first_moved(elsewhere)
+    most = next((reason for reason, _ in reasons.most_common(1)), "")
+    if reasons.total() == survey.rows >= ENOUGH_BAD and not settings.replace:
         raise TableRefused(
-            f"{survey.table.path}: none of the pictures of its {survey.rows:,} rows is there (first: {first_missing}); "
-            "name the folder they lie in with --images"
+            f"{survey.table.path}: none of its {seen:,} rows can be taken: {reasons[most]:,} {most} (first: "
+            f"{examples[most]}); {FIXES[most]}"
         )
-    gone = have.height - met_before
+    gone += have.height
     leaving = gone + refused + moved
     if have.height >= FEW and leaving > MOST_MAY_LEAVE * have.height:
         raise TableRefused(
@@ -83,12 +81,22 @@ def check_dataset(
             f"{gone:,} are not in this file{first and f' (first: {first})'}; correct the file, "
             "give another dataset another --name, or add --replace to let them go"
         )
+    looked_at = f"{seen:,}" if seen == survey.rows else f"the first {seen:,}"
+    counts = ", ".join(f"{count:,} {reason}" for reason, count in reasons.most_common())
+    return f"{reasons.total():,} of {looked_at} rows will be refused: {counts}" if reasons else ""
 
 
-def _first_problem(items: pl.DataFrame, word: str) -> str:
-    for row in items.drop_nulls("refusal").head(1).iter_rows(named=True):
-        why = json.loads(row["refusal"])
-        return f"{word} {row['row']}, {why['reason']}: {why['column']} {why.get('given', '')!r} {why['problem']}"
+def _first_problem(items: pl.DataFrame) -> str:
+    for row, refusal in items.select("row", "refusal").drop_nulls().head(1).iter_rows():
+        why = json.loads(refusal)
+        return f"row {row}, {why['reason']}: {why.get('column', '')} {why.get('given', '')!r} {why['problem']}"
+    return ""
+
+
+def _first_moved(items: pl.DataFrame) -> str:
+    for row in items.head(1).iter_rows(named=True):
+        there = f"{row['lat']:g}, {row['lon']:g}, in the lake {row['lat_there']:g}, {row['lon_there']:g}"
+        return f"row {row['row']}, {safe_text(row['source_id'], limit=60)}: {there}"
     return ""
 
 

@@ -17,8 +17,8 @@ from tasks.imaging.heic import heic_as_jpeg, heic_size, is_heic
 from tasks.imaging.images import equirectangular
 from tasks.imaging.metadata import cleaned
 from tasks.imaging.panorama import refuse_part
+from tasks.imaging.tags import Tags, read_tags, utc_at
 from tasks.ingest.refusal import Refusal
-from tasks.ingest.tags import Tags, read_tags, utc_at
 
 
 @dataclass(frozen=True)

@@ -129,4 +129,4 @@ def check_columns(table: Table, layout: Layout, names: Mapping[str, str], settin
     if settings.images is not None and not Path(settings.images).expanduser().is_dir():
         raise TableRefused(f"--images {settings.images}: there is no such folder")
     if table.format == "parquet":
-        check_parquet(path, names, settings)
+        check_parquet(table, names, settings)

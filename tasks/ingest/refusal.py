@@ -3,6 +3,8 @@
 from dataclasses import dataclass, fields
 from typing import Any
 
+import polars as pl
+
 from schemas.errors import GeofixError
 from tasks.services.errors import safe_text
 
@@ -18,8 +20,7 @@ class TableRefused(GeofixError):
 
 # What to do about each reason, for the report and the summary.
 FIXES = {
-    "ragged_row": "give the row as many fields as the header; quote fields that hold the separator",
-    "unreadable_row": "correct the line; one row a line, fields quoted where they hold quotes or line breaks",
+    "ragged_row": "quote fields that hold the separator, and close every quote",
     "no_id": "give every row the id of its picture",
     "bad_id": "use an id of at most 500 printable characters",
     "id_damaged": "export the ids again as text (pandas: dtype={'id': str}; a spreadsheet: format as text); if they "
@@ -37,7 +38,7 @@ FIXES = {
     "bad_split": "use train, validation or benchmark",
     "bad_kind": "use photo or panorama",
     "near_other_split": "give the dataset a split with --split, or lower plan.buffer_km",
-    "no_picture": "give the path or the address of the picture",
+    "no_picture": "give the path, the address or the bytes of the picture",
     "bad_url": "give a full http:// or https:// address",
     "path_escapes": "give a path inside the picture folder; --images names another folder",
     "missing_file": "put the file there, or name the right folder with --images",
@@ -81,4 +82,4 @@ class Refusal:
         return facts
 
 
-REFUSAL = tuple(field.name for field in fields(Refusal))  # columns of a row that is refused
+REFUSED = pl.Struct({field.name: pl.String for field in fields(Refusal)})  # of the column that says it of a row

@@ -22,13 +22,14 @@ from tasks.geo.boundaries import country_of
 from tasks.geo.cell_split import SPLITS as SPLIT_NAMES
 from tasks.geo.cell_split import cell_number, keeps_clear, split_of_cells
 from tasks.geo.distance import distance_km
+from tasks.imaging.tags import read_time
+from tasks.ingest.embedded import picture_source
 from tasks.ingest.files import Found, PictureFolder
 from tasks.ingest.layouts import held_out_split, purpose_of, split_of_purpose
-from tasks.ingest.positions import country_numbers, in_mid_ocean, in_other_country
-from tasks.ingest.refusal import REFUSAL, Refusal
+from tasks.ingest.positions import in_mid_ocean, in_other_country
+from tasks.ingest.refusal import REFUSED, Refusal
 from tasks.ingest.survey import Survey
 from tasks.ingest.table import read_degrees
-from tasks.ingest.tags import read_time
 from tasks.lake.ids import written_as_float
 from tasks.services.errors import safe_url
 from tasks.services.network import host_of
@@ -43,7 +44,6 @@ KINDS = {
     **dict.fromkeys(("panorama", "pano", "equirectangular", "360", "spherical"), "panorama"),
 }
 LONGEST_ID = 500
-FORECAST_ROWS = 100_000  # a look at more would delay the start of large tables
 NULL_ISLAND_KM = 1.0
 _UNPRINTABLE = r"[\p{C}\p{Z}&&[^ ]]"
 _FLAT = re.compile(r"([0-9a-f]{2})_([0-9a-f]{2})_([^/]+)")
@@ -75,41 +75,24 @@ def item_batches(
     """A surveyed table as items, with the columns of ITEM. The seed, shares and buffer of `plan` decide the split of
     rows that name none."""
     checks = RowChecks(survey, settings)
-    for rows in survey.batches(settings.rows_at_a_time):
+    for rows in survey.batches():
         checked = _with_splits(checks.with_pictures(checks.check(rows)), survey.names["lat"], plan)
         survey.check_unchanged()
+        reason, is_good = pl.col("refused").struct.field("reason").fill_null(""), pl.col("refused").is_null()
         # An id that cannot be one is told in the evidence, made safe to show; no name is made of it.
-        known = pl.when(pl.col("reason").is_null() | (pl.col("reason") != "bad_id")).then("source_id")
+        known = pl.when(reason != "bad_id").then("source_id")
         # A row that has no id of its own, or shares it, is told by its number.
-        by_row = known.is_null() | pl.col("reason").is_in(["duplicate_id", "conflicting_id"])
+        by_row = known.is_null() | reason.is_in(["duplicate_id", "conflicting_id"])
         numbered = pl.concat_str(pl.lit(f"{dataset}:"), "row", pl.lit("/"), known.fill_null(""))
-        item_id = pl.when(by_row.fill_null(False)).then(numbered).otherwise(pl.lit(f"{dataset}/") + known)
-        is_good = pl.col("reason").is_null()
-        told = pl.when(~is_good).then(pl.struct("row", *REFUSAL)).map_elements(_evidence, pl.String)
+        item_id = pl.when(by_row).then(numbered).otherwise(pl.lit(f"{dataset}/") + known)
+        told = pl.when(~is_good).then(pl.struct("row", "refused")).map_elements(_evidence, pl.String)
         values = pl.when(is_good).then(pl.col(name for name in ITEM if name not in _OF_ALL))
         items = checked.select("row", values, id=item_id, source_id=known, refusal=told)
         yield items.select(pl.col(name).cast(kind) for name, kind in ITEM.items())
 
 
-def split_forecast(survey: Survey, settings: IngestSettings, plan: PlanSettings) -> str:
-    """One line, before anything is read in, if rows will be refused because another split is near; else empty."""
-    checks, seen, near = RowChecks(survey, settings), 0, 0
-    for rows in survey.batches(settings.rows_at_a_time):
-        checked = _with_splits(checks.check(rows), survey.names["lat"], plan)
-        seen, near = seen + checked.height, near + checked.filter(reason="near_other_split").height
-        if seen >= FORECAST_ROWS:
-            break
-    if not near:
-        return ""
-    looked_at = f"{seen:,}" if seen >= survey.rows else f"the first {seen:,}"
-    return (
-        f"{near:,} of {looked_at} rows will be refused: they lie nearer than {plan.buffer_km:g} km to a cell of "
-        "another split (near_other_split); give the dataset one split with --split, or lower plan.buffer_km"
-    )
-
-
 def _evidence(row: Mapping[str, Any]) -> str:
-    refusal = Refusal(*(row[name] for name in REFUSAL))
+    refusal = Refusal(**row["refused"])
     return json.dumps({"reason": refusal.reason, **refusal.evidence(row["row"])}, sort_keys=True, ensure_ascii=False)
 
 
@@ -127,14 +110,14 @@ def _with_splits(rows: pl.DataFrame, column: str, plan: PlanSettings) -> pl.Data
 
 
 def _refused(rows: pl.DataFrame, checks: Iterable[Check]) -> pl.DataFrame:
-    """The rows with the columns of REFUSAL as the first check that they fail says; rows refused before stay so."""
-    chain: Any = pl.when(pl.col("reason").is_not_null()).then(pl.struct(*REFUSAL))
+    """The rows `refused` by the first check that they fail; rows refused before stay so."""
+    chain: Any = pl.when(pl.col("refused").is_not_null()).then("refused")
     for condition, reason, column, problem, given in checks:
         told = pl.lit(problem) if isinstance(problem, str) else problem
         text = pl.lit(None, pl.String) if given is None else given
         refusal = pl.struct(reason=pl.lit(reason), problem=told, column=pl.lit(column), given=text)
         chain = chain.when(condition).then(refusal)
-    return rows.with_columns(refused=chain).drop(REFUSAL).unnest("refused")
+    return rows.with_columns(refused=chain)
 
 
 def _on_earth(rows: pl.DataFrame, lat: str, lon: str) -> list[NDArray[np.float64]]:
@@ -150,8 +133,8 @@ class RowChecks:
     settings: IngestSettings
 
     @cached_property
-    def folder(self) -> PictureFolder:
-        return PictureFolder(self.survey.folder)
+    def pictures(self) -> PictureFolder:
+        return picture_source(self.survey.folder, self.survey.embedded)
 
     def _split(self) -> pl.Expr:
         """The split of rows that name none."""
@@ -161,7 +144,7 @@ class RowChecks:
         return pl.lit(self.settings.split or split_of_purpose(self.settings, self.survey.layout))
 
     def check(self, rows: pl.DataFrame) -> pl.DataFrame:
-        """The values of the rows, and in the columns of REFUSAL why a row is refused. Pictures are not looked for."""
+        """The values of the rows, and why a row is `refused`. Pictures are not looked for."""
         survey, settings, layout = self.survey, self.settings, self.survey.layout
         creator, is_encoded = pl.col("creator"), survey.names.get("creator") in layout.encoded
         rows = rows.with_columns(
@@ -202,13 +185,13 @@ class RowChecks:
             yield unknown, f"bad_{name}", names.get(name, name), problem, pl.col(name)
 
     def _id_checks(self, column: str) -> Iterator[Check]:
-        text, word = pl.col("source_id"), self.survey.table.word
+        text = pl.col("source_id")
         yield text.is_null(), "no_id", column, "is empty", None
         bad = (text.str.len_chars() > LONGEST_ID) | text.str.contains(_UNPRINTABLE)
         yield bad, "bad_id", column, "too long, or with unprintable characters", text
-        several = pl.format(f"is the id of several rows that disagree, the first in {word} {{}}", "first")
+        several = pl.format("is the id of several rows that disagree, the first in row {}", "first")
         yield pl.col("differs"), "conflicting_id", column, several, text
-        already = pl.format(f"is already the id of {word} {{}}", "first")
+        already = pl.format("is already the id of row {}", "first")
         yield pl.col("first") != pl.col("row"), "duplicate_id", column, already, text
         if self.settings.check_ids and "id" in self.survey.names:
             yield written_as_float(text), "id_damaged", column, "was an id before it went through a float", text
@@ -246,15 +229,14 @@ class RowChecks:
 
     def with_pictures(self, rows: pl.DataFrame) -> pl.DataFrame:
         """The rows with `file`, `size`, `mtime_ns` or `url` of their pictures, or refused for want of one."""
-        good = rows.filter(pl.col("reason").is_null()).select("row", "id", "source_id", "path", "url")
-        found = [self.find_picture(fields) for fields in good.iter_rows(named=True)]
-        schema = {"name": pl.String, "url": pl.String, "size": pl.Int64, "mtime_ns": pl.Int64}
+        good = rows.filter(pl.col("refused").is_null()).select("row", "id", "source_id", "path", "url")
+        found = [(row["row"], self.find_picture(row)) for row in good.iter_rows(named=True)]
+        of_row = {"row": pl.Int64, "file": pl.String, "size": pl.Int64, "mtime_ns": pl.Int64, "url": pl.String}
         pictures = pl.DataFrame(
-            [{"url": picture} if isinstance(picture, str) else asdict(picture) for picture in found],
-            {**schema, **dict.fromkeys(REFUSAL, pl.String)},
-        ).select("size", "mtime_ns", "url", good["row"], pl.col(REFUSAL).name.suffix("_of_picture"), file="name")
+            [{"row": row, **_picture_columns(picture)} for row, picture in found], {**of_row, "no_picture": REFUSED}
+        )
         joined = rows.drop("url").join(pictures, on="row", how="left", maintain_order="left")
-        return joined.with_columns(pl.coalesce(name, f"{name}_of_picture").alias(name) for name in REFUSAL)
+        return joined.with_columns(refused=pl.coalesce("refused", "no_picture"))
 
     def find_picture(self, fields: Mapping[str, Any]) -> Found | str | Refusal:
         """Where the picture of a row (id, source_id, path, url) is: its file, or its address."""
@@ -264,13 +246,13 @@ class RowChecks:
             if is_web_address(path):
                 problem = "is an address, not a path: call the column url"
                 return Refusal("missing_file", problem, names["path"], safe_url(path))
-            return _of_column(self.folder.find(path), names["path"])
+            return _of_column(self.pictures.find(path), names["path"])
         # Datasets name addresses that have long expired beside pictures that lie in a folder: the folder comes first.
         if layout.files and (images or url is None):
             # The id as it stands in the table, too: a file's name may be in the other Unicode form.
             known = [fields["id"] or "", fields["source_id"]]
             files = dict.fromkeys(name for source_id in known for name in file_names(layout.files, source_id))
-            return _of_column(self.folder.find_by_id(list(files), layout.in_subfolders), names["id"])
+            return _of_column(self.pictures.find_by_id(list(files), layout.in_subfolders), names["id"])
         if url is None:
             columns = " and ".join(names[n] for n in ("path", "url") if n in names) or "path"
             return Refusal("no_picture", "neither path nor address is given", columns)
@@ -288,8 +270,8 @@ def _compare_with_map(rows: pl.DataFrame) -> pl.DataFrame:
     lat, lon = _on_earth(rows, "lat_deg", "lon_deg")
     return rows.with_columns(
         null_island=pl.Series(distance_km(0.0, 0.0, lat, lon) < NULL_ISLAND_KM),
-        mid_ocean=pl.Series(in_mid_ocean(lat, lon)),
-        other_country=pl.Series(in_other_country(lat, lon, country_numbers(rows["country"]))),
+        mid_ocean=in_mid_ocean(lat, lon),
+        other_country=pl.Series(in_other_country(lat, lon, rows["country"])),
         country_there=pl.Series(country_of(lat, lon), dtype=pl.String),
     )
 
@@ -311,6 +293,14 @@ def _notes(**read: pl.Expr) -> pl.Expr:
     ]
     lines = pl.concat_list(notes).list.drop_nulls()
     return pl.when(lines.list.len() > 0).then(lines).map_elements(lambda texts: json.dumps(list(texts)), pl.String)
+
+
+def _picture_columns(picture: Found | str | Refusal) -> dict[str, Any]:
+    if isinstance(picture, Refusal):
+        return {"no_picture": asdict(picture)}
+    if isinstance(picture, Found):
+        return {"file": picture.name, "size": picture.size, "mtime_ns": picture.mtime_ns}
+    return {"url": picture}
 
 
 def _of_column(file: Found | Refusal, column: str) -> Found | Refusal:

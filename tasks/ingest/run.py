@@ -67,7 +67,7 @@ def ingest_table(
     """Bring the table in. A run that is killed goes on where it stopped, when it is started again."""
     lake = context.lake
     rate_budget = shared_rate_budget(lake, context.spread) if "url" in survey.names else None
-    job = Job(dataset, survey.folder, settings, dict(survey.names), rate_budget)
+    job = Job(dataset, survey.folder, settings, dict(survey.names), survey.embedded, rate_budget)
     if settings.retry_refused:
         forget_refusals(lake, dataset)
     total = _Total(survey.rows, context)
@@ -103,9 +103,12 @@ class _Total:
     context: Context
     results: list[StageResult] = field(default_factory=list)
 
+    def _sum(self, *names: str) -> dict[str, Any]:
+        return {name: sum(getattr(result, name) for result in self.results) for name in names}
+
     def tick(self, now: Tick) -> None:
-        names = ("skipped", "kept", "rejected", "failed", "seconds", "total")
-        sums = {name: getattr(now, name) + sum(getattr(r, name) for r in self.results) for name in names}
+        before = self._sum("skipped", "kept", "rejected", "failed", "seconds", "total")
+        sums = {name: number + getattr(now, name) for name, number in before.items()}
         finished = now.finished and sums["total"] == self.rows
         self.context.progress(Tick(**{**sums, "stage": NAME, "total": self.rows, "finished": finished}))
 
@@ -115,10 +118,7 @@ class _Total:
             last,
             status="done_with_failures" if any(r.failed for r in self.results) else last.status,
             input_versions=self.results[0].input_versions,
-            **{
-                name: sum(getattr(r, name) for r in self.results)
-                for name in ("total", "skipped", "items_in", "kept", "rejected", "failed", "seconds")
-            },
+            **self._sum("total", "skipped", "items_in", "kept", "rejected", "failed", "seconds"),
             rejects=dict(sum((Counter(r.rejects) for r in self.results), Counter())),
             failures=dict(sum((Counter(r.failures) for r in self.results), Counter())),
             usage=sum((r.usage for r in self.results), Usage()),

@@ -15,6 +15,7 @@ from typing import Any
 import polars as pl
 
 from schemas.settings.ingest import IngestSettings
+from tasks.ingest.embedded import picture_source
 from tasks.ingest.files import PictureFolder
 from tasks.ingest.photo import Photo, prepare
 from tasks.ingest.refusal import Refusal
@@ -39,6 +40,7 @@ class Job:
     folder: Path
     settings: IngestSettings
     names: Mapping[str, str]  # field -> the table's own name of its column, for messages
+    embedded: str | None = None  # the column of Parquet that holds the pictures
     rate_budget: RateBudget | None = None  # of the requests all workers may make together
 
     def identity(self) -> dict[str, Any]:
@@ -51,7 +53,7 @@ class WorkerContext:
     """What a worker keeps open."""
 
     lake: Lake
-    folder: PictureFolder
+    pictures: PictureFolder
     web: Pictures
     job: Job
     withdrawn: Withdrawn = field(default_factory=Withdrawn)
@@ -60,7 +62,7 @@ class WorkerContext:
 def open_context(job: Job, setup: WorkerSetup) -> WorkerContext:
     contact = setup.connections.stac.contact  # the same for every host
     web = Pictures(job.settings.web, job.settings.picture.max_file_mb, contact, job.rate_budget)
-    return WorkerContext(setup.lake, PictureFolder(job.folder), web, job, Withdrawn.of(setup.lake))
+    return WorkerContext(setup.lake, picture_source(job.folder, job.embedded), web, job, Withdrawn.of(setup.lake))
 
 
 async def work(item: dict[str, Any], context: WorkerContext) -> Outcome:
@@ -72,7 +74,7 @@ async def work(item: dict[str, Any], context: WorkerContext) -> Outcome:
     if item["url"]:
         got = await _fetch(item["url"], context)
     else:
-        got = await asyncio.to_thread(context.folder.read, item["file"], int(rules.max_file_mb * 1e6))
+        got = await asyncio.to_thread(context.pictures.read, item["file"], int(rules.max_file_mb * 1e6))
     # Decoding takes long enough to keep the other rows of this worker waiting. In few threads: each keeps some of the
     # memory it once needed.
     picture = await computing.run(prepare, got, item, rules) if isinstance(got, bytes) else got

@@ -1,26 +1,29 @@
 """A table of photos in batches of rows: CSV, TSV, JSON lines or Parquet, never more than a batch in memory.
 
 All values are text as it stands in the file. A reader that guesses types turns long ids into floats, and an id once
-damaged cannot be mended. Python's csv and json modules are used because they tell the line of a row.
+damaged cannot be mended.
 """
 
+import codecs
 import csv
 import itertools
 import json
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import astuple, dataclass, field, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from schemas.settings.ingest import IngestSettings
+from tasks.ingest.embedded import check_groups, picture_column, read_schema, shards, with_places
 from tasks.ingest.folder import COLUMNS, folder_rows
 from tasks.ingest.layouts import Layout
-from tasks.ingest.refusal import REFUSAL, Refusal, TableRefused
+from tasks.ingest.refusal import REFUSED, TableRefused
 
 BATCH = 20_000  # rows
 FORMATS = {
@@ -37,46 +40,45 @@ STORED = (
 )
 FIELDS = ("id", *STORED, "country")
 
-Records = Iterator[tuple[int, Sequence[str | None] | Refusal]]  # number of a row and its fields, or why it has none
-
 
 @dataclass(frozen=True)
 class Table:
-    """An opened table: what it is and which columns it has."""
+    """An opened table: what it is and which columns it has. CSV's rows are numbered as a spreadsheet's."""
 
     path: Path
     format: str
     columns: tuple[str, ...]
+    files: tuple[Path, ...]  # the file itself, or the Parquet files of a folder
     encoding: str = "utf-8-sig"
     separator: str = ","
     header_line: int = 0  # of a CSV file; 0: it has no header
     notes: tuple[str, ...] = ()
+    pictures: str | None = None  # a column of Parquet that holds them
     photos: pl.DataFrame = field(default_factory=pl.DataFrame, compare=False)  # of a folder: its rows, read once
 
     @property
-    def word(self) -> str:
-        """How a row is counted: as an editor does, as a database does, or by the pictures of a folder."""
-        return {"parquet": "row", "folder": "picture"}.get(self.format, "line")
+    def root(self) -> Path:
+        """The folder that its files and pictures are relative to, unless another is named."""
+        return self.path.absolute() if self.path.is_dir() else self.path.absolute().parent
 
     @property
     def headless(self) -> bool:
         """Whether its columns are known by their number."""
         return self.format == "tsv" and not self.header_line
 
-    def batches(self, names: Mapping[str, str], size: int = BATCH) -> Iterator[pl.DataFrame]:
+    def batches(self, names: Mapping[str, str]) -> Iterator[pl.DataFrame]:
         """Every row in order: its number `row`, and for each field of `names` (field -> column) its text or null.
 
-        A row that cannot be read has the columns of REFUSAL filled instead.
+        `refused` says why a row cannot be read; it is null for all others.
         """
-        readers = {"parquet": _parquet_batches, "folder": _folder_batches}
+        readers = {"parquet": _parquet_batches, "folder": _folder_batches, "jsonl": _json_batches}
         text = pl.col(list(names)).str.strip_chars()
         cells = pl.when(~text.str.to_lowercase().is_in(EMPTY)).then(text)
         try:
-            for rows in readers.get(self.format, _text_batches)(self, names, size):
-                missing = [pl.lit(None, pl.String).alias(name) for name in REFUSAL if name not in rows.columns]
-                yield rows.with_columns(cells, *missing)
-        except UnicodeError as error:
-            raise _wrong_encoding(self, error) from error
+            for rows in readers.get(self.format, _csv_batches)(self, names):
+                yield rows.with_columns(cells, pl.col("row").cast(pl.Int64))
+        except (UnicodeError, pl.exceptions.PolarsError) as error:
+            raise _not_text(self, error) from error
 
 
 def read_degrees(name: str) -> pl.Expr:
@@ -99,41 +101,30 @@ def row_id(has_ids: bool, folder: Path) -> pl.Expr:
     return (text if has_ids else text.map_elements(shorten, pl.String)).alias("source_id")
 
 
-def _text_batches(table: Table, names: Mapping[str, str], size: int) -> Iterator[pl.DataFrame]:
-    schema = {"row": pl.Int64, **dict.fromkeys([*names, *REFUSAL], pl.String)}
-    read = _json_records if table.format == "jsonl" else _csv_records
-    no_fields, no_refusal = (None,) * len(names), (None,) * len(REFUSAL)
-    rows = (
-        (number, *no_fields, *astuple(record)) if isinstance(record, Refusal) else (number, *record, *no_refusal)
-        for number, record in read(table, list(names.values()))
-    )
-    while batch := list(itertools.islice(rows, size)):
-        yield pl.DataFrame(batch, schema, orient="row")
-
-
-def _folder_batches(table: Table, names: Mapping[str, str], size: int) -> Iterator[pl.DataFrame]:
+def _folder_batches(table: Table, names: Mapping[str, str]) -> Iterator[pl.DataFrame]:
     columns = [pl.col(column).alias(name) for name, column in names.items()]
-    for rows in table.photos.iter_slices(size):
-        yield rows.select("row", *columns, *REFUSAL)
+    for rows in table.photos.iter_slices(BATCH):
+        yield rows.select("row", *columns, "refused")
 
 
 def open_table(path: Path, encoding: str | None = None, layout: Layout | None = None) -> Table:
     """The table at a path with its columns; TableRefused for any other file. `layout` may know columns by number."""
-    if path.is_dir():
+    files = shards(path) if path.is_dir() else [path]
+    if not files:
         photos, notes = folder_rows(path)
-        return Table(path, "folder", COLUMNS, notes=notes, photos=photos)
-    kind = FORMATS.get(path.suffix.casefold())
+        return Table(path, "folder", COLUMNS, (path,), notes=notes, photos=photos)
+    kind = FORMATS.get(files[0].suffix.casefold())
     if kind is None:
         raise TableRefused(
             f"{path}: the name must end in {', '.join(FORMATS)}, to say what the file is; or give a folder of photos"
         )
-    table = Table(path, kind, (), encoding or "utf-8-sig", "\t" if kind == "tsv" else ",")
+    table = Table(path, kind, (), tuple(files), encoding or "utf-8-sig", "\t" if kind == "tsv" else ",")
     try:
         if kind == "parquet":
-            return _with_columns(table, _parquet_columns(path))
+            return _open_parquet(table)
         return _with_columns(table, _json_columns(table)) if kind == "jsonl" else _open_csv(table, layout)
     except UnicodeError as error:
-        raise _wrong_encoding(table, error) from error
+        raise _not_text(table, error) from error
     except OSError as error:
         raise TableRefused(f"{path}: cannot be read: {error.strerror or error}") from error
 
@@ -146,12 +137,11 @@ def _with_columns(table: Table, names: Sequence[str]) -> Table:
     return replace(table, columns=tuple(names))
 
 
-def _wrong_encoding(table: Table, error: UnicodeError) -> TableRefused:
-    with table.path.open(encoding=table.encoding, errors="replace") as file:
-        line = next((number for number, text in enumerate(file, 1) if "\ufffd" in text), 1)
+def _not_text(table: Table, error: Exception) -> TableRefused:
+    encoding = table.encoding.upper().removesuffix("-SIG")
     return TableRefused(
-        f"{table.path}: line {line} is not {table.encoding.upper().removesuffix('-SIG')} text ({str(error)[-60:]}); "
-        "save the file as UTF-8, or name its --encoding, such as --encoding cp1252 for files of older Windows"
+        f"{table.path}: cannot be read as {encoding} text: {_first_line(error)}; close a quote that is left open, save "
+        "the file as UTF-8, or name its --encoding, such as --encoding cp1252 for files of older Windows"
     )
 
 
@@ -169,44 +159,37 @@ def _open_csv(table: Table, layout: Layout | None) -> Table:
     fields = first.rstrip("\r\n").split("\t")
     if layout is not None and len(fields) in layout.headless and fields[1].isdigit():
         return replace(table, format="tsv", separator="\t", columns=layout.headless[len(fields)])
-    try:
-        header = next(csv.reader([first], delimiter=table.separator, strict=True))
-    except csv.Error as error:
-        raise TableRefused(f"{table.path}: line {number}, the column names: {error}") from error
+    header = next(csv.reader([first], delimiter=table.separator))
     return replace(_with_columns(table, [" ".join(name.split()) for name in header]), header_line=number)
 
 
-def _csv_records(table: Table, columns: Sequence[str]) -> Records:
-    """Every row below the header that is not blank, with the number of its first line."""
-    width, places = len(table.columns), [table.columns.index(column) for column in columns]
-    with table.path.open(encoding=table.encoding, newline="") as file:
-        reader = csv.reader(file, delimiter=table.separator, strict=True, quotechar=None if table.headless else '"')
-        while True:
-            number, fields, problem = reader.line_num + 1, list[str](), ""
-            try:
-                fields = next(reader)
-            except StopIteration:
-                return
-            except csv.Error as error:
-                problem = f"not readable as fields by {table.separator!r}: {error}"
-            if number <= table.header_line:
-                continue
-            if fields and len(fields) != width:
-                problem = f"{len(fields)} fields, the header has {width}"
-            # A quote left open may close in a later row: both are rows, read as one of the right width.
-            broken = [field for field in fields if "\n" in field] if width > 1 else []
-            if any(field.count(table.separator) == field.count("\n") * (width - 1) for field in broken):
-                problem = problem or "though a later line has all fields of a row"
-            if not problem:
-                if any(map(str.strip, fields)):
-                    yield number, [fields[place] for place in places]
-            elif reader.line_num > number:  # it would swallow rows without a trace
-                raise TableRefused(
-                    f"{table.path}: lines {number} to {reader.line_num} are read as one row ({problem}); close "
-                    f"the quote in line {number}, or write it twice"
-                )
-            else:
-                yield number, Refusal("ragged_row" if fields else "unreadable_row", problem, given=", ".join(fields))
+def _csv_batches(table: Table, names: Mapping[str, str]) -> Iterator[pl.DataFrame]:
+    """Polars reads it as a stream. Fields that a row lacks are empty.
+
+    A row with more fields than the header, or a field of several lines, is refused: a quote is missing in it.
+    """
+    width = len(table.columns)
+    columns = dict.fromkeys(map(str, range(width + 1)), pl.String)  # by number, as names may be empty; and one more
+    fields = [pl.col(str(table.columns.index(column))).alias(name) for name, column in names.items()]
+    given = pl.coalesce(str(width), *(pl.when(text.str.contains("\n", literal=True)).then(text) for text in fields))
+    problem = pl.lit(f"more than the header's {width} fields, or a field of several lines")
+    ragged = pl.struct(reason=pl.lit("ragged_row"), problem=problem, column=pl.lit(None, pl.String), given=given)
+    refused = pl.when(given.is_not_null()).then(ragged).alias("refused")
+    in_utf8 = codecs.lookup(table.encoding).name.startswith("utf-8")  # the one encoding that Polars reads
+    rows = pl.scan_csv(
+        table.path if in_utf8 else table.path.read_bytes().decode(table.encoding).encode(),
+        has_header=False,
+        skip_lines=table.header_line,
+        schema=columns,
+        missing_columns="insert",
+        truncate_ragged_lines=True,
+        separator=table.separator,
+        quote_char=None if table.headless else '"',
+        row_index_name="row",
+        row_index_offset=table.header_line + 1,
+        glob=False,
+    ).filter(pl.any_horizontal(pl.col(*columns).is_not_null()))
+    yield from rows.select("row", *fields, refused).collect_batches(chunk_size=BATCH, maintain_order=True)
 
 
 # JSON lines --------------------------------------------------------------------------------------------------
@@ -218,70 +201,69 @@ def _json_columns(table: Table) -> list[str]:
     An object leaves out what it has no value for: a licence that only the last row names counts as much as one that
     all of them name, so the whole file is read.
     """
-    names: dict[str, None] = {}
-    for number, row in _json_objects(table):
-        if not isinstance(row, Refusal):
-            names.update(dict.fromkeys(row))
-        elif not names:
-            raise TableRefused(f"{table.path}: line {number} is {row.problem}; write one JSON object a line")
+    names = dict.fromkeys(name for _, row in _json_rows(table) for name in row)
     if not names:
         raise TableRefused(f"{table.path}: the file holds no rows")
     return list(names)
 
 
-def _json_objects(table: Table) -> Iterator[tuple[int, dict[str, object] | Refusal]]:
+def _json_rows(table: Table) -> Iterator[tuple[int, dict[str, object]]]:
     with table.path.open(encoding=table.encoding) as file:
         for number, line in enumerate(file, 1):
             if not line.strip():
                 continue
             try:  # numbers stay as they are written
                 row = json.loads(line, parse_float=str, parse_int=str, parse_constant=str)
-            except (ValueError, RecursionError) as error:
-                yield number, Refusal("unreadable_row", f"not JSON ({str(error)[:60]})", given=line)
-                continue
-            is_row = isinstance(row, dict)
-            yield number, row if is_row else Refusal("unreadable_row", "not an object with fields", given=line)
+            except (ValueError, RecursionError):
+                row = None
+            if not isinstance(row, dict):
+                raise TableRefused(
+                    f"{table.path}: line {number} is not a JSON object: {line[:60]!r}; write one JSON object a line"
+                )
+            yield number, row
 
 
-def _json_records(table: Table, columns: Sequence[str]) -> Records:
-    for number, row in _json_objects(table):
-        yield number, row if isinstance(row, Refusal) else _json_texts(row, columns)
+def _json_batches(table: Table, names: Mapping[str, str]) -> Iterator[pl.DataFrame]:
+    schema: dict[str, Any] = {"row": pl.Int64, **dict.fromkeys(names, pl.String), "refused": REFUSED}
+    rows = _json_rows(table)
+    while batch := list(itertools.islice(rows, BATCH)):
+        texts = [(number, *(_json_text(row.get(name)) for name in names.values()), None) for number, row in batch]
+        yield pl.DataFrame(texts, schema, orient="row")
 
 
-def _json_texts(row: Mapping[str, object], columns: Iterable[str]) -> list[str | None] | Refusal:
-    texts = [(name, row.get(name)) for name in columns]
-    for name, text in texts:
-        if text is not None and not isinstance(text, str):
-            return Refusal("unreadable_row", "neither text nor a number", name, json.dumps(text))
-        if text and not text.isascii() and text.encode(errors="replace").decode() != text:
-            return Refusal("unreadable_row", "holds half of a character (\\ud800)", name)
-    return [text for _, text in texts if text is None or isinstance(text, str)]
+def _json_text(value: object) -> str | None:
+    """A value as text; half of a character (\\ud800), which cannot be stored, becomes a question mark."""
+    text = value if isinstance(value, str | None) else json.dumps(value)
+    return text and text.encode(errors="replace").decode()
 
 
 # Parquet -----------------------------------------------------------------------------------------------------
 
 
-def _parquet_columns(path: Path) -> list[str]:
-    try:
-        with pq.ParquetFile(path) as file:
-            return list(file.schema_arrow.names)
-    except pa.ArrowException as error:
-        raise TableRefused(f"{path}: is not a readable Parquet file: {_first_line(error)}") from error
+def _open_parquet(table: Table) -> Table:
+    schemas = [read_schema(file) for file in table.files]
+    for file, schema in zip(table.files, schemas, strict=True):
+        if schema.names != schemas[0].names:
+            raise TableRefused(f"{file}: has other columns than {table.files[0]}; give one of them at a time")
+    return replace(_with_columns(table, schemas[0].names), pictures=picture_column(schemas[0]))
 
 
-def check_parquet(path: Path, names: Mapping[str, str], settings: IngestSettings) -> None:
+def check_parquet(table: Table, names: Mapping[str, str], settings: IngestSettings) -> None:
     """TableRefused for more rows than are allowed, and for a column that cannot hold what the field of its name should.
 
     Other tables are as large as they look; a megabyte of Parquet may hold a hundred million rows.
     """
-    metadata = pq.read_metadata(path)
-    if metadata.num_rows > settings.max_rows:
+    path, metadata = table.path, [pq.read_metadata(file) for file in table.files]
+    if (rows := sum(of_file.num_rows for of_file in metadata)) > settings.max_rows:
         raise TableRefused(
-            f"{path}: holds {metadata.num_rows:,} rows, more than ingest.max_rows ({settings.max_rows:,}), and each "
-            f"may take a kilobyte of memory: split the file, or give --set ingest.max_rows={metadata.num_rows}"
+            f"{path}: holds {rows:,} rows, more than ingest.max_rows ({settings.max_rows:,}), and each "
+            f"may take a kilobyte of memory: split the file, or give --set ingest.max_rows={rows}"
         )
-    schema = metadata.schema.to_arrow_schema()
+    schema = metadata[0].schema.to_arrow_schema()
     for name, column in names.items():
+        if table.pictures and column in (table.pictures, f"{table.pictures}.path"):
+            check_groups(path, metadata, table.pictures)
+            continue
         kind = schema.field(column).type
         if name == "id" and settings.check_ids and pa.types.is_floating(kind):
             raise TableRefused(
@@ -292,20 +274,26 @@ def check_parquet(path: Path, names: Mapping[str, str], settings: IngestSettings
             raise TableRefused(f"{path}: column {column} holds {str(kind)[:60]}; store it as text or a number")
 
 
-def _parquet_batches(table: Table, names: Mapping[str, str], size: int) -> Iterator[pl.DataFrame]:
+def _parquet_batches(table: Table, names: Mapping[str, str]) -> Iterator[pl.DataFrame]:
     """PyArrow reads it batch by batch, and its casts give every type the text that it is written with."""
-    done = 0
-    columns = list(dict.fromkeys(names.values()))
+    done, pictures = 0, table.pictures if table.pictures in names.values() else None
+    columns = list(dict.fromkeys(column for column in names.values() if column in table.columns and column != pictures))
     texts = pa.schema([(column, pa.large_string()) for column in columns])
     fields = [pl.col(column).alias(name) for name, column in names.items()]
+    read = columns if pictures is None else [*columns, f"{pictures}.path"]
     try:
-        with pq.ParquetFile(table.path) as file:
-            for batch in file.iter_batches(batch_size=size, columns=columns):
-                batch.validate(full=True)
-                rows = pl.DataFrame(batch.select(columns).cast(texts))
-                number = pl.int_range(done + 1, done + batch.num_rows + 1).alias("row")
-                yield rows.select(number, *fields)
-                done += batch.num_rows
+        for file in table.files:
+            before, place = done, file.absolute().relative_to(table.root).as_posix()
+            with pq.ParquetFile(file) as opened:
+                for batch in opened.iter_batches(BATCH, columns=read):
+                    batch.validate(full=True)
+                    rows = pl.DataFrame(batch.select(columns).cast(texts))
+                    if pictures is not None:
+                        own = pl.Series(batch.column(pictures).field("path"), dtype=pl.String)
+                        rows = with_places(rows, pictures, own, place, done - before)
+                    number = pl.int_range(done + 1, done + batch.num_rows + 1).alias("row")
+                    yield rows.select(number, *fields, refused=pl.lit(None, REFUSED))
+                    done += batch.num_rows
     except (pa.ArrowException, OSError) as error:
         raise TableRefused(f"{table.path}: cannot be read after row {done:,}: {_first_line(error)}") from error
 

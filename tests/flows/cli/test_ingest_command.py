@@ -50,8 +50,18 @@ def jpeg(seed: int) -> bytes:
         ("t.csv", HEADER + "a,a.jpg,1,2,CC0,x\n", ["--name", "a/b"], ["ingest.name", "letters"]),
         ("mapillary.csv", HEADER + "a,a.jpg,1,2,CC0,x\n", [], ["cannot be called 'mapillary'", "--name"]),
         ("t.csv", HEADER + "a,a.jpg,1,2,CC0,x\n", ["--swap-lat-lon", "--keep-lat-lon"], ["contradict"]),
-        ("t.csv", HEADER.encode() + b"a,a.jpg,1,2,CC0,Jos\xe9\n", [], ["line 2 is not UTF-8", "--encoding cp1252"]),
-        ("t.csv", HEADER + "1e+17,a.jpg,1,2,CC0,x\n2e+17,a.jpg,1,2,CC0,x\n3e+17,a.jpg,1,2,CC0,x\n", [], ["3 of 3 ids"]),
+        (
+            "t.csv",
+            HEADER.encode() + b"a,a.jpg,1,2,CC0,Jos\xe9\n",
+            [],
+            ["cannot be read as UTF-8 text", "--encoding cp1252"],
+        ),
+        (
+            "t.csv",
+            HEADER + "1e+17,a.jpg,1,2,CC0,x\n2e+17,a.jpg,1,2,CC0,x\n3e+17,a.jpg,1,2,CC0,x\n",
+            [],
+            ["none of its 3 rows can be taken: 3 id_damaged"],
+        ),
     ],
 )
 def test_tables_that_cannot_be_taken(
@@ -106,9 +116,9 @@ def test_a_folder_of_photos(tmp_path: Path) -> None:
         "Dataset 'trip' has 2 photos in the lake (2 train).",
         "3 of 5 rows were refused:",
         "1 out_of_range: latitude is -90..90",
-        "line 4 (c): lat '148.86, 2.35': outside -90..90",
+        "row 4 (c): lat '148.86, 2.35': outside -90..90",
         "1 not_an_image: replace it by a JPEG or PNG picture",
-        "line 6 (e): path '5.jpg': there is no such file in",
+        "row 6 (e): path '5.jpg': there is no such file in",
         str(report),
         "Next: geofix curate",
     ):

@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 from PIL.TiffImagePlugin import IFDRational
 
-from tasks.ingest.refusal import REFUSAL, Refusal
+from tasks.ingest.refusal import Refusal
 from tasks.ingest.survey import Survey
 from tasks.ingest.table import Table
 
@@ -106,7 +106,7 @@ def rows_of() -> Callable[..., Rows]:
             names = [f"field {n}" for n in range(len(columns))]
             batches = table.batches(dict(zip(names, columns, strict=True)))
         return [
-            (row["row"], Refusal(*(row[n] for n in REFUSAL)) if row["reason"] else tuple(row[n] for n in names))
+            (row["row"], Refusal(**row["refused"]) if row["refused"] else tuple(row[n] for n in names))
             for batch in batches
             for row in batch.iter_rows(named=True)
         ]

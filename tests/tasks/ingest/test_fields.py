@@ -11,11 +11,12 @@ from hypothesis import strategies as st
 
 from schemas.settings.ingest import IngestSettings
 from schemas.settings.plan import PlanSettings
-from tasks.ingest import TableRefused
+from tasks.ingest import TableRefused, check_dataset
 from tasks.ingest.rows import item_batches
 from tasks.ingest.survey import survey_rows
 from tasks.ingest.table import row_id
 
+SETTINGS = IngestSettings(keep_lat_lon=True, split="train")
 ROOT = Path("/data/photos")
 COMPOSED, SPLIT_UP = "caf\u00e9", "cafe\u0301"
 
@@ -25,8 +26,7 @@ def shortened(path: str) -> str:
 
 
 def items(path: Path) -> pl.DataFrame:
-    chosen = IngestSettings(keep_lat_lon=True, split="train")
-    return pl.concat(list(item_batches(survey_rows(path, chosen), "set", chosen, PlanSettings())))
+    return pl.concat(list(item_batches(survey_rows(path, SETTINGS), "set", SETTINGS, PlanSettings())))
 
 
 def refusals(frame: pl.DataFrame) -> dict[int, dict[str, Any]]:
@@ -72,5 +72,8 @@ def test_hexadecimal_ids_are_no_floats(darkroom: Any) -> None:
     darkroom.save("a.jpg", b"x")
     hexadecimal = darkroom.plain([{"id": "1234e567"}, {"id": "12345678"}, {"id": "ab34e567"}, {"id": "1.5e+17"}])
     assert {n: one["reason"] for n, one in refusals(items(hexadecimal)).items()} == {5: "id_damaged"}
-    with pytest.raises(TableRefused, match="3 of 3 ids went through a float"):
-        survey_rows(darkroom.plain([{"id": f"{n}e+17"} for n in range(3)]), IngestSettings())
+    floats = survey_rows(darkroom.plain([{"id": f"{n}e+17"} for n in range(3)]), SETTINGS)
+    with pytest.raises(
+        TableRefused, match=r"none of its 3 rows can be taken: 3 id_damaged .*export the ids again as text"
+    ):
+        check_dataset(None, floats, "set", SETTINGS, PlanSettings())

@@ -131,5 +131,5 @@ def test_other_endings_are_taken_or_named(darkroom: Any) -> None:
     for raw in ("c.orf", "d.rw2", "e.raf"):
         darkroom.save(raw, b"raw")
     rows, notes = folder_rows(darkroom.folder)
-    assert rows["path"].to_list() == ["a.jfif", "b.hif"] and rows["reason"].null_count() == 2
+    assert rows["path"].to_list() == ["a.jfif", "b.hif"] and rows["refused"].null_count() == 2
     assert [note.split()[2] for note in notes] == [".orf", ".raf", ".rw2"]

@@ -56,7 +56,7 @@ def test_a_column_that_went_through_a_float_is_refused(darkroom: Any) -> None:
     rng = random.Random(2)
     ids = [rng.randrange(10**17, 10**18) for _ in range(30)]
     damaged = darkroom.plain([{"id": str(int(float(number)))} for number in ids])
-    with pytest.raises(TableRefused, match=r"30 of 30 ids went through a float .*first: line 2.*check_ids=false"):
+    with pytest.raises(TableRefused, match=r"30 of 30 ids went through a float .*first: row 2.*check_ids=false"):
         survey_table(damaged, settings)
     assert survey_table(damaged, settings.model_copy(update={"check_ids": False})).rows == 30
     assert survey_table(darkroom.plain([{"id": str(number)} for number in ids]), settings).rows == 30

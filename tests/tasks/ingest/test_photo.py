@@ -20,10 +20,10 @@ from schemas.settings.ingest import PictureRules
 from tasks.geo.distance import distance_km
 from tasks.imaging.decode import Encoded
 from tasks.imaging.images import inspect
+from tasks.imaging.tags import read_tags
 from tasks.ingest import photo as photo_module
 from tasks.ingest.photo import Photo, prepare
 from tasks.ingest.refusal import FIXES, Refusal
-from tasks.ingest.tags import read_tags
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::UserWarning"),
@@ -282,7 +282,7 @@ def test_camera_time_becomes_utc(darkroom: Any, told: dict[str, Any], expected: 
 
 
 def test_a_local_time_without_a_zone_is_called_one(darkroom: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tasks.ingest.tags.tzfpy.get_tz", lambda lon, lat: "")
+    monkeypatch.setattr("tasks.imaging.tags.tzfpy.get_tz", lambda lon, lat: "")
     photo = taken(clocks(darkroom, "2019:06:07 08:09:10"))
     assert photo.taken_at == datetime(2019, 6, 7, 8, 9, 10, tzinfo=UTC)
     assert photo.notes == ["captured_at_is_local_time"]

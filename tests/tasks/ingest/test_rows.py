@@ -13,12 +13,13 @@ from hypothesis import strategies as st
 from schemas.settings.ingest import IngestSettings
 from schemas.settings.plan import PlanSettings, SplitShares
 from tasks.geo.cell_split import SPLITS, cell_number, split_of_cells
-from tasks.ingest import TableRefused, dataset_name
+from tasks.imaging.tags import read_time
+from tasks.ingest import TableRefused, check_dataset, dataset_name
+from tasks.ingest import table as tables
 from tasks.ingest.files import Found, PictureFolder
 from tasks.ingest.refusal import FIXES, Refusal
-from tasks.ingest.rows import ITEM, item_batches, split_forecast
+from tasks.ingest.rows import ITEM, item_batches
 from tasks.ingest.survey import survey_rows
-from tasks.ingest.tags import read_time
 
 PLAN = PlanSettings(split=SplitShares(train=1, validation=0, benchmark=0))
 
@@ -145,7 +146,7 @@ def test_repeated_ids(darkroom: Any) -> None:
     assert {row: one["reason"] for row, one in said.items()} == {
         3: "conflicting_id", 5: "duplicate_id", 6: "conflicting_id", 7: "duplicate_id"
     }  # fmt: skip
-    assert "line 2" in said[5]["problem"] and "disagree" in said[3]["problem"]
+    assert "row 2" in said[5]["problem"] and "disagree" in said[3]["problem"]
 
 
 @pytest.mark.parametrize(
@@ -176,7 +177,7 @@ def test_exchanged_columns(darkroom: Any) -> None:
     darkroom.save("a.jpg", b"x")
     paris = [{"lat": 2.35 + n / 1000, "lon": 48.85} for n in range(10)]  # at sea, east of Somalia
     path = darkroom.plain(paris)
-    with pytest.raises(TableRefused, match=r"lat and lon look exchanged: 10 of 10 .* line 2.*--swap-lat-lon"):
+    with pytest.raises(TableRefused, match=r"lat and lon look exchanged: 10 of 10 .* row 2.*--swap-lat-lon"):
         items(path, keep_lat_lon=False)
     found = items(path, keep_lat_lon=False, swap_lat_lon=True)
     assert found.row(0, named=True)["lat"] == 48.85 and found.row(0, named=True)["lon"] == 2.35
@@ -205,9 +206,10 @@ def test_splits_by_whole_cells_as_the_plan_does(darkroom: Any) -> None:
     # It is said before.
     chosen, plan = IngestSettings(keep_lat_lon=True), PlanSettings(seed=3, buffer_km=10)
     survey = survey_rows(darkroom.plain(edge), chosen)
-    forecast = split_forecast(survey, chosen, plan)
-    assert forecast.startswith(f"{len(refusals(near))} of 96 rows will be refused") and "--split" in forecast
-    assert split_forecast(survey, IngestSettings(split="validation"), plan) == ""
+    count = len(refusals(near))
+    forecast = f"{count} of 96 rows will be refused: {count} near_other_split"
+    assert check_dataset(None, survey, "set", chosen, plan) == forecast
+    assert check_dataset(None, survey, "set", chosen.model_copy(update={"split": "validation"}), plan) == ""
 
 
 LAYOUTS = {
@@ -290,13 +292,14 @@ def test_a_layout_that_does_not_fit_is_refused(darkroom: Any) -> None:
         items(darkroom.plain([{}]), layout="osv5m")
 
 
-def test_portions_are_the_table_in_pieces(darkroom: Any) -> None:
+def test_portions_are_the_table_in_pieces(darkroom: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     darkroom.save("a.jpg", b"x")
     path = darkroom.plain([{} for _ in range(25)])
-    chosen = IngestSettings(rows_at_a_time=10)
+    whole, chosen = items(path), IngestSettings()
+    monkeypatch.setattr(tables, "BATCH", 10)
     parts = list(item_batches(survey_rows(path, chosen), "set", chosen, PLAN))
     assert [part.height for part in parts] == [10, 10, 5]
-    assert pl.concat(parts).equals(items(path))
+    assert pl.concat(parts).equals(whole)
 
 
 def test_absolute_and_windows_paths_inside_the_folder(darkroom: Any) -> None:

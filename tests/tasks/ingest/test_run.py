@@ -17,7 +17,7 @@ from schemas.settings.ingest import IngestSettings
 from schemas.settings.plan import PlanSettings
 from schemas.settings.services import ServicesSettings
 from schemas.settings.spread import SpreadSettings
-from tasks.ingest import IngestResult, TableRefused, check_dataset, ingest_table, survey_table
+from tasks.ingest import IngestResult, TableRefused, check_dataset, ingest_table, survey_table, table
 from tasks.ingest.files import PictureFolder
 from tasks.ingest.refusal import FIXES
 from tasks.ingest.rows import item_batches
@@ -63,18 +63,18 @@ def report_of(result: IngestResult) -> list[dict[str, str]]:
 def test_a_withdrawn_photo_does_not_come_back(darkroom: Any, lake: Lake) -> None:
     for n in range(3):
         darkroom.save(f"{n}.jpg", seed=n)
-    table = darkroom.plain([{"path": f"{n}.jpg", "creator": "Bo" if n == 2 else "Ana"} for n in range(3)])
-    ingest(table, lake)
+    photos_csv = darkroom.plain([{"path": f"{n}.jpg", "creator": "Bo" if n == 2 else "Ana"} for n in range(3)])
+    ingest(photos_csv, lake)
     photos = live(lake)
     withdraw(lake, photos["p0"]["image_id"], "a face", "Ada")
     withdraw(lake, "creator:Bo", "asked", "Ada")
-    again = ingest(table, lake)
+    again = ingest(photos_csv, lake)
     assert set(live(lake)) == {"p1"} and again.report.refused.counts == {"withdrawn": 2}
     assert set(again.report.refused.counts) <= set(FIXES), "the summary says what to do about each reason"
     assert not any(lake.images.exists(photos[name]["sha256"], "jpg") for name in ("p0", "p2"))
 
 
-def test_the_life_of_a_dataset(darkroom: Any, lake: Lake) -> None:
+def test_the_life_of_a_dataset(darkroom: Any, lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     for n in range(6):
         darkroom.save(f"{n}.jpg", seed=n)
     darkroom.save("cut.jpg", darkroom.jpeg()[:3000])
@@ -82,7 +82,9 @@ def test_the_life_of_a_dataset(darkroom: Any, lake: Lake) -> None:
     bad = [{"path": "cut.jpg"}, {"path": "late.jpg"}, {"lat": 95, "id": "north"}]
 
     # The first time, in portions: everything is accounted for and reported by line.
-    first = ingest(darkroom.plain([*rows, *bad]), lake, rows_at_a_time=4)
+    with monkeypatch.context() as patch:
+        patch.setattr(table, "BATCH", 4)
+        first = ingest(darkroom.plain([*rows, *bad]), lake)
     assert (first.stage.total, first.stage.kept, first.stage.rejected, first.stage.failed) == (9, 6, 3, 0)
     assert first.report.refused.counts == {"truncated": 1, "missing_file": 1, "out_of_range": 1}
     told = {row["row"]: (row["id"], row["reason"], row["column"]) for row in report_of(first)}
@@ -134,13 +136,14 @@ def test_the_life_of_a_dataset(darkroom: Any, lake: Lake) -> None:
     assert replaced.retired == 6 and set(live(lake)) == {f"x{n}" for n in range(5)} and len(live(lake, "other")) == 1
 
 
-def test_notes_are_kept_and_progress_adds_up(darkroom: Any, lake: Lake) -> None:
+def test_notes_are_kept_and_progress_adds_up(darkroom: Any, lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     darkroom.save("turned.jpg", darkroom.jpeg(exif=darkroom.exif(orientation=8)))
     darkroom.save("a.jpg")
     ticks: list[Tick] = []
     rows = [{}, {"path": "turned.jpg", "captured_at": "soon"}, {"id": "1.0"}]
     path = darkroom.plain(rows)
-    chosen = IngestSettings(keep_lat_lon=True, split="validation", rows_at_a_time=1)
+    chosen = IngestSettings(keep_lat_lon=True, split="validation")
+    monkeypatch.setattr(table, "BATCH", 1)
     context = Context(lake, connect(ServicesSettings(), {}), SpreadSettings(workers=1), ticks.append)
     result = ingest_table(survey_table(path, chosen), "set", chosen, PlanSettings(), context)
     assert result.report.noted.counts == {"captured_at_unreadable": 1, "turned_upright": 1}
@@ -209,12 +212,16 @@ def host() -> Iterator[Host]:
     server.server_close()
 
 
-def test_failed_addresses_are_tried_again_and_refused_ones_on_demand(darkroom: Any, lake: Lake, host: Host) -> None:
+def test_failed_addresses_are_tried_again_and_refused_ones_on_demand(
+    darkroom: Any, lake: Lake, host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
     good = (200, "image/jpeg", darkroom.jpeg(seed=3))
     host.pictures = {"a.jpg": good, "out.jpg": (503, "text/plain", b"later")}
     rows = [{"path": "", "url": f"{host.url}/{name}.jpg?token=secret"} for name in ("a", "out", "none")]
     path = darkroom.plain(rows)
-    first = ingest(path, lake, rows_at_a_time=1)
+    with monkeypatch.context() as patch:
+        patch.setattr(table, "BATCH", 1)
+        first = ingest(path, lake)
     assert (first.stage.kept, first.stage.rejected, first.stage.failed) == (1, 1, 1)
     assert first.stage.status == "done_with_failures"
     assert lake.read("failures")["item_id"].to_list() == ["set/p1"], "a later portion says nothing of an earlier one"

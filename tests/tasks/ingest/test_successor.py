@@ -41,7 +41,7 @@ def test_rows_that_are_refused_now_do_not_empty_a_dataset(darkroom: Any, tmp_pat
     # Half of the positions in a foreign notation: not enough to refuse the table by itself.
     mixed = [*({**one, "lat": f'"{one["lat"]}'.replace(".", ",") + '"'} for one in good[:5]), *good[5:]]
     mixed += [{"id": f"n{n}"} for n in range(3)]
-    said = r"set' of this lake has 8 photos, and 5 .*: 5 are refused now.* \(first: line 2, bad_position: lat '48,5'.*"
+    said = r"set' of this lake has 8 photos, and 5 .*: 5 are refused now.* \(first: row 2, bad_position: lat '48,5'.*"
     with pytest.raises(TableRefused, match=said):
         ingest(darkroom.plain(mixed), lake)
     # The pictures are elsewhere now.
@@ -64,7 +64,7 @@ def test_another_table_of_the_same_name_and_ids(darkroom: Any, tmp_path: Path) -
     cape_town = [{**one, "lat": -33.9, "lon": 18.5} for one in paris]
     ingest(darkroom.plain(paris), lake)
     said = (
-        r"has 6 photos, and 6 of them would leave it: .* 6 of the same id were taken elsewhere, .*\(first: line 2, 1: "
+        r"has 6 photos, and 6 of them would leave it: .* 6 of the same id were taken elsewhere, .*\(first: row 2, 1: "
         r"-33.9, 18.5, in the lake 48.51, 2.5\); .* another dataset another --name, .* --replace"
     )
     with pytest.raises(TableRefused, match=said):
@@ -83,11 +83,11 @@ def test_a_table_of_decimal_commas_is_refused_whole(darkroom: Any) -> None:
     rows = [[f"p{n}", "a.jpg", f"48,{n}", f"2,{n}", "CC0", "Ana"] for n in range(8)]
     path = darkroom.folder / "t.csv"
     path.write_text("\n".join(";".join(row) for row in (["id", "path", "lat", "lon", "licence", "creator"], *rows)))
-    said = r"8 of 8 positions are not numbers of degrees \(first: line 2, lat '48,0'\); write them with a decimal point"
+    said = (
+        r"none of its 8 rows can be taken: 8 bad_position \(first: row 2, .*: lat '48,0' .*; write .* a decimal point"
+    )
     with pytest.raises(TableRefused, match=said):
-        survey_table(path, IngestSettings())
-    # Photos without any position are a matter of rows.
-    assert survey_table(darkroom.plain([{"lat": "", "lon": ""}] * 5), IngestSettings()).rows == 5
+        check_dataset(None, survey_table(path, IngestSettings()), "set", IngestSettings(), PlanSettings())
 
 
 def test_a_file_that_changes_while_it_is_read_retires_nothing(darkroom: Any, tmp_path: Path) -> None:

@@ -15,16 +15,22 @@ from typer.testing import CliRunner
 from flows.cli.application import app
 from schemas.errors import GeofixError, InputError
 from schemas.messages import ToolCall
-from schemas.settings.ingest import PictureRules
+from schemas.settings.ingest import IngestSettings, PictureRules
+from schemas.settings.plan import PlanSettings
+from schemas.settings.services import ServicesSettings
+from schemas.settings.spread import SpreadSettings
 from tasks.agent.picture import open_picture
 from tasks.agent.recording import Recording
 from tasks.agent.toolbox import NOT_RECORDED, Toolbox
+from tasks.ingest import check_dataset, ingest_table, survey_table
 from tasks.ingest.photo import Photo, prepare
 from tasks.lake import Lake
 from tasks.lake.image_store import CorruptImage
 from tasks.review import export as export_module
 from tasks.review.export import export
 from tasks.review.withdraw import withdraw
+from tasks.runtime.runner import Context
+from tasks.services import connect
 from tasks.services.response_store import FILE, Keep, ResponseStore, digest_key, pack
 
 
@@ -77,6 +83,24 @@ def test_hugging_face_datasets_reads_pictures_and_facts(
     assert "license: cc-by-sa-4.0" in card and "approved by Ada" in card and snapshot_id in card
     credits = pl.read_csv(done.folder / "ATTRIBUTION.csv")
     assert credits["attribution"].null_count() == 0 and credits.height == done.pictures
+
+
+@pytest.mark.usefixtures("in_process")
+def test_ingest_reads_an_export_into_another_lake(
+    snapshot: tuple[Lake, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(export_module, "SHARD_BYTES", 20_000)
+    lake, snapshot_id = snapshot
+    folder = export(lake, snapshot_id, "hf", tmp_path / "hf").folder
+    rules = PictureRules(min_pixels=1, panorama_width=640, panorama_min_pixels=1)
+    settings, plan, other = IngestSettings(picture=rules, keep_lat_lon=True), PlanSettings(), Lake(tmp_path / "other")
+    survey = survey_table(folder, settings)
+    assert check_dataset(other, survey, "set", settings, plan) == ""
+    context = Context(other, connect(ServicesSettings(), {}), SpreadSettings(workers=1))
+    result = ingest_table(survey, "set", settings, plan, context)
+    assert result.stage.kept == survey.rows == lake.read("labels").height
+    read = other.read("images").with_columns(image_id="source_id", sha256="source_sha256")
+    same({row["image_id"]: row for row in read.to_dicts()}, lake)
 
 
 def test_webdataset_streams_the_shards(
