@@ -166,12 +166,16 @@ def _open_csv(table: Table, layout: Layout | None) -> Table:
 def _csv_batches(table: Table, names: Mapping[str, str]) -> Iterator[pl.DataFrame]:
     """Polars reads it as a stream. Fields that a row lacks are empty.
 
-    A row with more fields than the header, or a field of several lines, is refused: a quote is missing in it.
+    A row with more fields than the header, or a field of several lines, is refused: a quote is missing in it. So is
+    one with as much as a row in a field that nobody reads: it may be one.
     """
     width = len(table.columns)
     columns = dict.fromkeys(map(str, range(width + 1)), pl.String)  # by number, as names may be empty; and one more
     fields = [pl.col(str(table.columns.index(column))).alias(name) for name, column in names.items()]
-    given = pl.coalesce(str(width), *(pl.when(text.str.contains("\n", literal=True)).then(text) for text in fields))
+    unread = [pl.col(str(at)) for at, column in enumerate(table.columns) if column not in names.values()]
+    joined = [pl.when(_has_lines(text)).then(text) for text in fields]
+    joined += [pl.when(_has_lines(text) & _holds_a_row(text, table)).then(text) for text in unread]
+    given = pl.coalesce(str(width), *joined)
     problem = pl.lit(f"more than the header's {width} fields, or a field of several lines")
     ragged = pl.struct(reason=pl.lit("ragged_row"), problem=problem, column=pl.lit(None, pl.String), given=given)
     refused = pl.when(given.is_not_null()).then(ragged).alias("refused")
@@ -190,6 +194,14 @@ def _csv_batches(table: Table, names: Mapping[str, str]) -> Iterator[pl.DataFram
         glob=False,
     ).filter(pl.any_horizontal(pl.col(*columns).is_not_null()))
     yield from rows.select("row", *fields, refused).collect_batches(chunk_size=BATCH, maintain_order=True)
+
+
+def _has_lines(text: pl.Expr) -> pl.Expr:
+    return text.str.contains("\n", literal=True)
+
+
+def _holds_a_row(text: pl.Expr, table: Table) -> pl.Expr:
+    return text.str.count_matches(table.separator, literal=True) >= len(table.columns) - 1
 
 
 # JSON lines --------------------------------------------------------------------------------------------------

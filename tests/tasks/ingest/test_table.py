@@ -95,6 +95,19 @@ def test_quotes_of_two_rows_that_make_one_row_of_the_right_width_are_told(
     assert row == 2 and refused.reason == "ragged_row" and refused.given.endswith("b,b.jpg,1,2,CC0,y")
 
 
+@pytest.mark.parametrize("between", ["", "c,c.jpg,3,4,CC0,x,\n" * 3])
+def test_rows_are_not_lost_in_a_column_that_nobody_reads(rows_of: Any, tmp_path: Path, between: str) -> None:
+    path = tmp_path / "t.csv"
+    note = '"a note, of\ntwo lines"'
+    path.write_text(
+        f'id,path,lat,lon,licence,creator,told\na,a.jpg,1,2,CC0,x,"oh\n{between}b,b.jpg,1,2,CC0,y,no"\n'
+        f"d,d.jpg,1,2,CC0,y,{note}\n"
+    )
+    (row, refused), last = rows_of(survey_rows(path, IngestSettings(keep_lat_lon=True)), "id")
+    assert row == 2 and refused.reason == "ragged_row" and "b,b.jpg,1,2,CC0,y,no" in refused.given
+    assert last == (3, ("d",)), "a text of several lines is no row"
+
+
 def test_json_lines_with_flaws(rows_of: Any, tmp_path: Path) -> None:
     path = tmp_path / "t.jsonl"
     path.write_text(
