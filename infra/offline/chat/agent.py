@@ -4,27 +4,25 @@ A thought says what its author did not say before. What a tool gave is told in t
 own words, and a clue is named once. Sentences have several wordings; which one is used hangs on the request alone.
 """
 
-import itertools
 import random
-import re
 from dataclasses import replace
+from textwrap import shorten
 
 from infra.offline.chat import writer
 from infra.offline.chat.answer_form import Answer, write_answer
-from infra.offline.chat.beliefs import LARGEST, LOOKUP, Belief, Guess, weigh_notes, with_doubt
+from infra.offline.chat.beliefs import LARGEST, LOOKUP, Belief, Guess, sentences_on, support_of, weigh_notes, with_doubt
 from infra.offline.chat.clues import holds
-from infra.offline.chat.notes import Notes, Tool, enlarged, offered, read_notes
+from infra.offline.chat.notes import Notes, Tool, offered, read_notes, trajectory_dice
 from infra.offline.chat.observer import clarity_of, light_of
 from infra.offline.chat.placenames import Place
 from infra.offline.chat.policy import MALFORMED_RATE, next_action, spoil
 from infra.offline.chat.protocol import ChatRequest, Reply
 from infra.offline.chat.writer import capital
 from infra.offline.words import fold
-from schemas.messages import json_object
 
-MAX_QUOTED = 160
+MAX_QUOTED = 320  # characters of a page
+LEAST_SUPPORT = 1.6  # two words of the signs
 MAX_CLUES = 4
-SIGN_MARGIN = 0.35  # of a line's size around it
 SLIP_RATE = 0.05  # how often it trusts its second thought instead of its first, at temperature 1
 
 
@@ -32,12 +30,7 @@ def agent_reply(request: ChatRequest, dice: random.Random) -> Reply:
     """A thought with a tool call, a thought with the answer, or the JSON a recipe asks for."""
     notes = read_notes(request, dice)
     tools = offered(request)
-    by_picture = next((tool for tool in tools if tool.purpose == "look"), None)
-    if by_picture and notes.fresh and not notes.calls and notes.calls_left and (board := _largest_sign(notes)):
-        why = "The largest sign may stand on some page, so I search for pictures of it."
-        return by_picture.call(f"{' '.join(notes.fresh)} {why}", board, notes.size)
     belief = weigh_notes(notes)
-    marks = _useful(request, belief) if "<useful>" in request.prompt else ""
     belief = with_doubt(belief, trajectory_dice(request, dice), request.temperature)
     if writer.wants_json(request):
         return writer.write_json(request, notes, belief, dice, conclude(request, notes, belief, dice))
@@ -57,44 +50,7 @@ def agent_reply(request: ChatRequest, dice: random.Random) -> Reply:
         reply = tool.call(thought, action.value, notes.size)
         if dice.random() < MALFORMED_RATE:
             reply = replace(reply, calls=(spoil(*reply.calls[0], dice),))
-    return replace(reply, content=(reply.content or "").replace("</think>", f"</think>{marks}", 1))
-
-
-def _largest_sign(notes: Notes) -> list[int]:
-    """The box around the largest line that can be read; a sign is more than its line."""
-    lines = notes.picture.readable if notes.picture is not None else ()
-    if not lines:
-        return []
-    box = max(lines, key=lambda line: line.height * (line.box[2] - line.box[0])).box
-    wide, high = (SIGN_MARGIN * (box[far] - box[far - 2]) + 4 for far in (2, 3))
-    return enlarged(box, wide, high, notes.size)
-
-
-def _useful(request: ChatRequest, belief: Belief) -> str:
-    """The list of the results that name the town it believes in, if a search has just answered."""
-    last = request.messages[-1]
-    rows = (json_object(last.text) or {}).get("results") if last.role == "tool" else None
-    if not isinstance(rows, list):
-        return ""
-    town = fold(belief.best.city) if belief.best is not None else ""
-    numbered = [row for row in rows if isinstance(row, dict) and isinstance(row.get("number"), int)]
-    texts = {row["number"]: fold(f"{row.get('title', '')} {row.get('content', '')}") for row in numbered}
-    return f"<useful>{[number for number, text in texts.items() if town and holds(text, town)]}</useful>"
-
-
-def trajectory_dice(request: ChatRequest, dice: random.Random) -> random.Random:
-    """Chance that stays the same over a conversation: fixed by its opening and the seed.
-
-    Without a seed, or with several choices of one seed, by the model's own first words.
-    """
-    if request.seed is not None and request.choices == 1:
-        opening = itertools.takewhile(lambda message: message.role != "assistant", request.messages)
-        shown = [(message.text, [picture.sha256 for picture in message.pictures]) for message in opening]
-        return random.Random(f"{request.seed}/{shown}")
-    first = next((m for m in request.messages if m.role == "assistant"), None)
-    if first is None:
-        return random.Random(dice.getrandbits(64))
-    return random.Random(f"{first.text}/{[(c.name, c.arguments) for c in first.tool_calls]}")
+    return reply
 
 
 def conclude(request: ChatRequest, notes: Notes, belief: Belief, dice: random.Random) -> Answer:
@@ -179,16 +135,18 @@ class ThoughtWriter:
             if not passages:
                 return self.one_of(f"The search for {query} finds no page.", f"No page is found for {query}.")
             return f"The pages found for {query} {self.one_of('do not settle it', 'leave me where I was')}."
-        if tool.purpose == "geocode" and notes.geocodes:
-            address, candidates = notes.geocodes[-1]
-            if candidates:
-                first = candidates[0]
-                return f"The geocoder places {address} at {first.place.lat:.4f}, {first.place.lon:.4f} ({first.label})."
-            return self.one_of(f"The geocoder does not know {address}.", f"There is no entry for {address}.")
-        if tool.purpose in ("tips", "keyword") and notes.geocodes:
-            query, listed = notes.geocodes[-1][0], "; ".join(notes.listed[:2])
-            return f"The map lists for {query}: {listed}." if listed else f"The map has nothing for {query}."
-        return f"Its entry on the map is {notes.listed[0]}." if tool.purpose == "detail" and notes.listed else ""
+        if tool.purpose in ("geocode", "tips", "keyword", "detail") and notes.geocodes:
+            query, found = notes.geocodes[-1]
+            listed = "; ".join(candidate.label for candidate in found[:2])
+            if tool.purpose == "detail":
+                return f"Its entry on the map is {found[0].label}." if found else ""
+            if tool.purpose != "geocode":
+                return f"The map lists for {query}: {listed}." if listed else f"The map has nothing for {query}."
+            if found and found[0].place is not None:
+                at = f"{found[0].place.lat:.4f}, {found[0].place.lon:.4f}"
+                return f"The geocoder places {query} at {at} ({found[0].label})."
+            return self.one_of(f"The geocoder does not know {query}.", f"There is no entry for {query}.")
+        return ""
 
     def conclusion(self, notes: Notes, belief: Belief, guess: Guess) -> str:
         """The last thought: the clues that count, and why this answer."""
@@ -209,18 +167,9 @@ class ThoughtWriter:
 
 def _on_the_signs(passages: list[str], notes: Notes, believed: str) -> str:
     """The sentences of the page that speaks of the signs, of the believed town if one does; empty without one."""
-    words = {word for line in notes.words for word in fold(line).split() if len(word) > 3}
-    known = [passage for passage in passages if len(words & set(fold(passage).split())) >= 2]
+    known = [
+        " ".join(sentences_on(passage, notes)) for passage in passages if support_of(passage, notes) >= LEAST_SUPPORT
+    ]
     if believed:
-        known = [passage for passage in passages if holds(fold(passage), fold(believed))] or known
-    if not known:
-        return ""
-    # Sentences in full, from the one that holds most of the words on.
-    parts = re.split(r"(?<=[.!?])\s+", known[0])
-    start = max(range(len(parts)), key=lambda number: (len(words & set(fold(parts[number]).split())), -number))
-    told = parts[start]
-    for part in parts[start + 1 :]:
-        if len(told) + len(part) >= MAX_QUOTED:
-            break
-        told += f" {part}"
-    return told if len(told) <= 2 * MAX_QUOTED else told[: told.rfind(" ", 0, 2 * MAX_QUOTED)].rstrip(",;:. ") + " …"
+        known = [passage for passage in known if holds(fold(passage), fold(believed))] or known
+    return shorten(known[0], MAX_QUOTED, placeholder=" …") if known else ""

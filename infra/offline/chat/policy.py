@@ -8,12 +8,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from infra.offline.chat.beliefs import LARGEST, LOOKUP, Belief
-from infra.offline.chat.notes import UNKNOWN_SIZE, Notes, SeenText, Tool, enlarged
+from infra.offline.chat.notes import Notes, Tool, enlarged
+from infra.offline.chat.sight import TextLine
 from infra.offline.words import fold
 
 STEP = 1.2  # how much better one kind of step is than the next, in log-odds at temperature 1
+LOOK = 10 * STEP  # of a first search by picture: nothing else tells as much
 MAX_ZOOMS, MAX_SEARCHES, MAX_LOOKUPS = 2, 2, 4
 CLEAR_SCORE, SMALL_TEXT_PX, ZOOM_MARGIN = 0.9, 18, 0.6
+SIGN_MARGIN = 0.35  # of a line's size around it
 MALFORMED_RATE = 0.03
 
 
@@ -24,7 +27,7 @@ class Action:
     purpose: str
     value: Any
     why: str
-    worth: float
+    worth: float = 0.0
 
 
 def next_action(
@@ -33,17 +36,16 @@ def next_action(
     """The tool to call and why, or None where it is time to answer; `choice` is the request's tool_choice."""
     if choice == "none" or not tools or notes.calls_left == 0:
         return None
-    forced = choice if choice not in ("auto", "required") else None
-    usable = {tool.purpose: tool for tool in reversed(tools) if forced in (None, tool.name)}
+    usable = {tool.purpose: tool for tool in reversed(tools) if choice in ("auto", "required", tool.name)}
     actions = [action for action in _actions(notes, belief, dice, temperature, usable) if action.purpose in usable]
-    must = forced is not None or choice == "required"
-    stop = Action("", None, "", 0.0)
+    if choice == "auto":
+        actions.append(Action("", None, ""))  # to answer
+    elif not actions:
+        place = belief.best.place.label if belief.best else "city centre"
+        actions.append(Action(next(iter(usable)), place, "A tool call is requested."))
     # The best one; at a temperature each one's worth is shaken first.
-    listed = actions if must and actions else [*actions, stop]
-    best = max(listed, key=lambda action: action.worth + temperature * gumbel(dice))
-    if best is stop:
-        return _anything(usable, notes, belief) if must else None
-    return usable[best.purpose], best
+    best = max(actions, key=lambda action: action.worth + temperature * gumbel(dice))
+    return None if best.value is None else (usable[best.purpose], best)
 
 
 def gumbel(dice: random.Random) -> float:
@@ -54,6 +56,8 @@ def gumbel(dice: random.Random) -> float:
 def _actions(
     notes: Notes, belief: Belief, dice: random.Random, temperature: float, usable: dict[str, Tool]
 ) -> Iterable[Action]:
+    if "look" in usable and not notes.calls and (board := _largest_sign(notes)):
+        yield Action("look", board, "The largest sign may stand on some page, so I search for pictures of it.", LOOK)
     if "zoom" in usable:
         yield from _zooms(notes, belief, dice, temperature)
     if notes.calls_left > 1 or "geocode" not in usable:
@@ -63,6 +67,16 @@ def _actions(
     if usable.keys() & {"tips", "keyword"}:
         yield from _lookups(usable, notes, belief)
     yield from _checks(notes, belief)
+
+
+def _largest_sign(notes: Notes) -> list[int]:
+    """The box around the largest line that can be read; a sign is more than its line."""
+    lines = notes.picture.readable if notes.picture is not None else ()
+    if not lines:
+        return []
+    box = max(lines, key=lambda line: line.height * (line.box[2] - line.box[0])).box
+    wide, high = (SIGN_MARGIN * (box[far] - box[far - 2]) + 4 for far in (2, 3))
+    return enlarged(box, wide, high, notes.size)
 
 
 def _zooms(notes: Notes, belief: Belief, dice: random.Random, temperature: float) -> Iterable[Action]:
@@ -79,7 +93,7 @@ def _zooms(notes: Notes, belief: Belief, dice: random.Random, temperature: float
 
 def boxes_worth_zooming(notes: Notes, dice: random.Random, temperature: float) -> list[tuple[list[int], str]]:
     """(box with a margin, what is there) of writing that was not read well, the most promising first."""
-    unclear = [seen for seen in notes.texts if not seen.zoomed and _wants_zoom(seen) and not _covered(seen, notes)]
+    unclear = [seen for seen in notes.texts if not seen.zoomed and _wants_zoom(seen, notes)]
     unclear.sort(key=lambda seen: -(seen.box[2] - seen.box[0]) * (1.2 - seen.score))
     boxes = []
     for seen in unclear:
@@ -93,17 +107,14 @@ def boxes_worth_zooming(notes: Notes, dice: random.Random, temperature: float) -
     return boxes
 
 
-def _wants_zoom(seen: SeenText) -> bool:
-    unclear = seen.text is None or seen.score < CLEAR_SCORE or 0 < seen.height < SMALL_TEXT_PX
-    return unclear and seen.box[2] > seen.box[0]
-
-
-def _covered(seen: SeenText, notes: Notes) -> bool:
-    """Whether a zoom has shown the middle of a line; the box of a call may be malformed."""
+def _wants_zoom(seen: TextLine, notes: Notes) -> bool:
+    """Whether a line is unclear, and no zoom has shown its middle; the box of a call may be malformed."""
+    is_unclear = seen.score < CLEAR_SCORE or 0 < seen.height < SMALL_TEXT_PX
     x, y = (seen.box[0] + seen.box[2]) / 2, (seen.box[1] + seen.box[3]) / 2
     boxes = [box for box in notes.zooms if isinstance(box, list) and len(box) == 4]
     boxes = [box for box in boxes if all(isinstance(side, int | float) for side in box)]
-    return any(left <= x <= right and top <= y <= bottom for left, top, right, bottom in boxes)
+    is_covered = any(left <= x <= right and top <= y <= bottom for left, top, right, bottom in boxes)
+    return is_unclear and seen.box[2] > seen.box[0] and not is_covered
 
 
 def _searches(notes: Notes, belief: Belief) -> Iterable[Action]:
@@ -131,7 +142,7 @@ def _lookups(usable: dict[str, Tool], notes: Notes, belief: Belief) -> Iterable[
     """Points of interest by the signs' own names, then by name and town, then the town itself."""
     if len(notes.geocodes) >= MAX_LOOKUPS:
         return
-    settled = belief.settled and any(candidate.poi_id for _, places in notes.geocodes for candidate in places[:1])
+    settled = belief.settled and any(c.poi_id and c.place for _, candidates in notes.geocodes for c in candidates[:1])
     purpose = "keyword" if "keyword" in usable else "tips"
     first = "tips" if "tips" in usable and not notes.geocodes else purpose
     for rank, query in enumerate(belief.queries[1:4]):
@@ -145,45 +156,29 @@ def _lookups(usable: dict[str, Tool], notes: Notes, belief: Belief) -> Iterable[
 
 def _checks(notes: Notes, belief: Belief) -> Iterable[Action]:
     """Details and maps of what was found: whether the names around fit the picture."""
-    known = [(c.poi_id, c.label.split(",")[0]) for _, candidates in notes.geocodes for c in candidates[:2] if c.poi_id]
+    listed = [found for _, candidates in notes.geocodes for found in candidates[:2] if found.poi_id and found.place]
     # A suggestion that is called as a sign reads comes first.
     signs = fold(" / ".join(notes.words))
-    tips = sorted(notes.tips, key=lambda tip: fold(tip[1]) not in signs)[:2]
-    for rank, (poi_id, name) in enumerate([*known[:2], *tips][:3]):
-        if ("detail", poi_id) not in notes.calls:
-            yield Action("detail", poi_id, f"I check the details of {name}.", STEP * (0.8 - 0.4 * rank))
+    tips = [found for _, candidates in notes.geocodes for found in candidates if found.poi_id and not found.place]
+    tips.sort(key=lambda tip: fold(tip.name) not in signs)
+    for rank, found in enumerate([*listed[:2], *tips[:2]][:3]):
+        if ("detail", found.poi_id) not in notes.calls:
+            yield Action("detail", found.poi_id, f"I check the details of {found.name}.", STEP * (0.8 - 0.4 * rank))
     best = belief.best
     if best is not None and best.why.startswith(LOOKUP):
         for purpose, worth in (("map", 0.6), ("satellite", -0.2)):
             if all(kind != purpose for kind, _ in notes.calls):
-                yield Action(
-                    purpose, (best.place.lat, best.place.lon), f"I look at the map around {best.city}.", worth * STEP
-                )
-
-
-def _anything(usable: dict[str, Tool], notes: Notes, belief: Belief) -> tuple[Tool, Action]:
-    """A call for a client that insists on one."""
-    place = belief.best.place.country_name if belief.best else "city centre"
-    width, height = notes.size if notes.size != UNKNOWN_SIZE else (1000, 500)
-    point = (belief.best.place.lat, belief.best.place.lon) if belief.best else (0.0, 0.0)
-    values: dict[str, Any] = {
-        "zoom": [width // 4, height // 4, 3 * width // 4, 3 * height // 4],
-        "search": " ".join(notes.words[:2]) or f"streets of {place}",
-        "map": point,
-        "satellite": point,
-    }
-    preferred = ("geocode", "zoom", "search", "keyword", "tips", "map", "satellite")
-    purpose = next((purpose for purpose in preferred if purpose in usable), next(iter(usable)))
-    return usable[purpose], Action(purpose, values.get(purpose, place), "A tool call is requested.", 0.0)
+                point = best.place.lat, best.place.lon
+                yield Action(purpose, point, f"I look at the map around {best.city}.", worth * STEP)
 
 
 def spoil(name: str, arguments: str, dice: random.Random) -> tuple[str, str]:
     """The call as a model writes it on a bad day: broken JSON, a wrong name, a wrong type, a missing field."""
-    way = dice.randrange(4)
-    if way == 0:
-        return name, arguments[: max(1, len(arguments) * 2 // 3)]
-    if way == 1:
-        return name.replace("_", "-", 1), arguments
-    if way == 2:
-        return name, json.dumps({key: str(value) for key, value in json.loads(arguments).items()} | {"extra": True})
-    return name, "{}"
+    wrong_type = {key: str(value) for key, value in json.loads(arguments).items()} | {"extra": True}
+    ways = (
+        (name, arguments[: max(1, len(arguments) * 2 // 3)]),
+        (name.replace("_", "-", 1), arguments),
+        (name, json.dumps(wrong_type)),
+        (name, "{}"),
+    )
+    return dice.choice(ways)
