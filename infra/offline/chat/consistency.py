@@ -14,6 +14,7 @@ from infra.offline.chat.protocol import ChatRequest, Reply
 from infra.offline.facts import countries
 from infra.offline.gazetteer import admin1_names
 from infra.offline.words import fold
+from tasks.reward.prose import without_denied
 
 STATED, LANGUAGE = 4.0, 1.5  # what the name of a country or division, and that of a language, is worth
 HEDGED, BORROWED, OPENING_WORD = 0.5, 0.4, 0.4  # factors on what a mention is worth
@@ -26,11 +27,6 @@ SLIP_RATE = 0.04  # how often it misses what a level says
 
 _CONCLUSION = re.compile(r"<answer[^<>]{0,80}>.*?(?:</answer\s*>|\Z)|</?think>", re.IGNORECASE | re.DOTALL)
 _QUOTED = re.compile(r"(?<!\w)['\"‘“«]([^'\"‘’“”«»\n]{2,80}(?:['’]\w[^'\"‘’“”«»\n]{0,60})?)['\"’”»](?!\w)")
-_DENIED = re.compile(
-    r"\b(?:not|never|neither|nor|rather than|instead of|unlike|exclud\w+|rul(?:es?|ed|ing) out|isn't|can't be|unlikely"
-    r"|as opposed to|different from|no longer)\b[^.;,]{0,50}$",
-    re.IGNORECASE,
-)
 _HEDGE = re.compile(r"\b(?:might|may|could|perhaps|possibly|maybe|(?:cities|countries) like|such as|or|either)\b", re.I)
 _SIDE = re.compile(r"\b(?:driv\w+|traffic|cars?|keeps?)\b[^.;]{0,40}\b(?:on|to) the (left|right)\b", re.IGNORECASE)
 _CENTRE = re.compile(r"\bcent(?:re|er) lines? (?:is|are|:)\s*(yellow|white)", re.IGNORECASE)
@@ -58,21 +54,15 @@ def conclude(text: str) -> tuple[dict[str, tuple[str | None, str]], int]:
     These give nothing. A finer level may speak for a coarser one, never the reverse.
     """
     notes = Notes()
-    sentences = [sentence for line in text.splitlines() for sentence in notes.facts_only(line)]
+    sentences = [without_denied(sentence) for line in text.splitlines() for sentence in notes.facts_only(line)]
     weights: dict[str | Place, float] = defaultdict(float)  # of countries and divisions by their codes, and of towns
-    denied: set[str] = set()
     for sentence in sentences:
-        for at, name, named in _names_in(sentence):
-            if _DENIED.search(sentence[:at]):
-                denied.add(fold(name))
-                continue
-            for thing, weight in named:
-                weights[thing] += weight * (HEDGED if _HEDGE.search(sentence) else 1.0)
+        firmness = HEDGED if _HEDGE.search(sentence) else 1.0
+        for thing, weight in _names_in(sentence):
+            weights[thing] += weight * firmness
     codes = {code: weight for code, weight in weights.items() if isinstance(code, str)}
-    towns = {
-        town: weight for town, weight in weights.items() if isinstance(town, Place) and fold(town.name) not in denied
-    }
-    country, country_why = _country(sentences, codes, towns, denied)
+    towns = {town: weight for town, weight in weights.items() if isinstance(town, Place)}
+    country, country_why = _country(sentences, codes, towns)
     regions = {code: codes[code] for code in codes if "." in code and country in (None, code[:2])}
     odds = {
         place: weight + (SAME_REGION if place.division in regions else -OTHER_REGION if regions else 0.0)
@@ -95,16 +85,14 @@ def conclude(text: str) -> tuple[dict[str, tuple[str | None, str]], int]:
     }, notes.suspicious
 
 
-def _country(
-    sentences: list[str], codes: dict[str, float], towns: dict[Place, float], denied: set[str]
-) -> tuple[str | None, str]:
+def _country(sentences: list[str], codes: dict[str, float], towns: dict[Place, float]) -> tuple[str | None, str]:
     text = " ".join(sentences)
     quotes = [quote for sentence in sentences for quote in _QUOTED.findall(sentence)]
     evidence = read_evidence(dict.fromkeys([*quotes, *_PHONE.findall(_QUOTED.sub(" ", text))]))
     side, centre = (found[1].lower() if (found := rule.search(text)) else None for rule in (_SIDE, _CENTRE))
     road_evidence(evidence, side=side, centre=centre)
     for tag, name in LANGUAGE_NAMES.items():
-        if (found := re.search(rf"\b{re.escape(name)}\b", text)) and not _DENIED.search(text[: found.start()]):
+        if re.search(rf"\b{re.escape(name)}\b", text):
             evidence.favour(speakers().get(tag, {}), LANGUAGE)
     # Of namesakes only the likeliest: 'London' is one mention, not ten.
     likeliest = {place.name: place.country for place in sorted(towns, key=lambda place: towns[place])}
@@ -113,7 +101,7 @@ def _country(
     odds = {code: evidence.score(code) + codes.get(code, 0.0) for code in countries()}
     for code, weight in finer:
         odds[code] = odds.get(code, 0.0) + IMPLIED * weight
-    ranked = sorted((c for c in odds if fold(country_name(c)) not in denied), key=lambda code: (-odds[code], code))
+    ranked = sorted(odds, key=lambda code: (-odds[code], code))
     best, lead = ranked[0], odds[ranked[0]] - odds[ranked[1]]
     if best in codes and odds[best] >= COUNTRY_FROM / 2:
         return best, f"{country_name(best)} is named"
@@ -122,8 +110,8 @@ def _country(
     return None, "no country is supported"
 
 
-def _names_in(sentence: str) -> Iterator[tuple[int, str, list[tuple[str | Place, float]]]]:
-    """(start, name, what it may mean) of the longest names in a sentence, each meaning with what it is worth.
+def _names_in(sentence: str) -> Iterator[tuple[str | Place, float]]:
+    """What the longest names in a sentence may mean, each with what it is worth.
 
     Some village is called Lebanon; a text that says Lebanon means the country.
     """
@@ -147,7 +135,7 @@ def _names_in(sentence: str) -> Iterator[tuple[int, str, list[tuple[str | Place,
             factor = BORROWED  # streets are called after other towns
         elif at == opening and " " not in name:
             factor = OPENING_WORD  # the first word has its capital anyway
-        yield at, name, [(thing, weight * factor) for thing, weight in named]
+        yield from ((thing, weight * factor) for thing, weight in named)
 
 
 def _folded(codes: Iterable[str]) -> set[str]:

@@ -30,6 +30,7 @@ THOUSANDTHS = ("image_zoom", "image_search")  # tools whose boxes are in thousan
 DEFAULT_CALLS = 6
 UNKNOWN_SIZE = (10**6, 10**6)
 LEAST_BOX_PX = 8
+CLEAR_SCORE, SMALL_TEXT_PX, ZOOM_MARGIN = 0.9, 18, 0.6
 ALIKE = 0.8  # two readings of one line share this much of their letters
 MISREAD_RATE = 0.004  # letters read wrong at temperature 1, in a line that is not very clear
 MISS_RATE = 0.10  # lines overlooked at temperature 1
@@ -275,6 +276,32 @@ def enlarged(box: tuple[float, ...], wide: float, high: float, size: tuple[int, 
     )
     far = ((right + wide + off, x, width), (bottom + high, y, height))
     return [x, y, *(min(most, max(int(at), start + LEAST_BOX_PX)) for at, start, most in far)]
+
+
+def boxes_worth_zooming(notes: Notes, dice: random.Random, temperature: float) -> list[tuple[list[int], str]]:
+    """(box with a margin, what is there) of writing that was not read well, the most promising first."""
+    unclear = [seen for seen in notes.texts if not seen.zoomed and _wants_zoom(seen, notes)]
+    unclear.sort(key=lambda seen: -(seen.box[2] - seen.box[0]) * (1.2 - seen.score))
+    boxes = []
+    for seen in unclear:
+        # A sign is more than one line. Warmth aims less well.
+        long, high = seen.box[2] - seen.box[0], seen.box[3] - seen.box[1]
+        margin = ZOOM_MARGIN * (1 + temperature * dice.uniform(-0.5, 0.8))
+        off = temperature * dice.gauss(0, 0.15) * long
+        box = enlarged(seen.box, max(24.0, long * margin), max(16.0, high * margin * 2), notes.size, off)
+        what = f'"{seen.text}"' if seen.text else "some writing"
+        boxes.append((box, f"{what} at {box}"))
+    return boxes
+
+
+def _wants_zoom(seen: TextLine, notes: Notes) -> bool:
+    """Whether a line is unclear, and no zoom has shown its middle; the box of a call may be malformed."""
+    is_unclear = seen.score < CLEAR_SCORE or 0 < seen.height < SMALL_TEXT_PX
+    x, y = (seen.box[0] + seen.box[2]) / 2, (seen.box[1] + seen.box[3]) / 2
+    boxes = [box for box in notes.zooms if isinstance(box, list) and len(box) == 4]
+    boxes = [box for box in boxes if all(isinstance(side, int | float) for side in box)]
+    is_covered = any(left <= x <= right and top <= y <= bottom for left, top, right, bottom in boxes)
+    return is_unclear and seen.box[2] > seen.box[0] and not is_covered
 
 
 def note_result(notes: Notes, tool: Tool, arguments: str, text: str) -> None:

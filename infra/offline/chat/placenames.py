@@ -171,9 +171,9 @@ def longest_names(text: str, find: Callable[[str], list[T]]) -> Iterator[tuple[i
 
 
 def _phrases(text: str) -> Iterator[tuple[int, int, str]]:
-    """Runs of up to four words, longest first; scripts without spaces give runs of characters."""
+    """Runs of up to five words, longest first; scripts without spaces give runs of characters."""
     words = [(m.start(), m.end(), m.group()) for m in _WORD.finditer(text)]
-    for size in (4, 3, 2, 1):
+    for size in (5, 4, 3, 2, 1):
         for i in range(len(words) - size + 1):
             start, end = words[i][0], words[i + size - 1][1]
             phrase = text[start:end]

@@ -14,9 +14,8 @@ from infra.offline.chat.answer_form import Answer, field_of, fill_schema, shown_
 from infra.offline.chat.beliefs import LARGEST, Belief, Guess
 from infra.offline.chat.clues import areas_in
 from infra.offline.chat.consistency import conclude
-from infra.offline.chat.notes import Notes
+from infra.offline.chat.notes import Notes, boxes_worth_zooming
 from infra.offline.chat.placenames import division_of_area, place_names, towns_of_area
-from infra.offline.chat.policy import boxes_worth_zooming
 from infra.offline.chat.protocol import ChatRequest, Reply
 from infra.offline.chat.scene import grade
 from infra.offline.chat.verifier import judge_candidates, read_candidates

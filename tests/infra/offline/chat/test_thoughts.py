@@ -9,11 +9,11 @@ import re
 import sys
 from typing import Any
 
+from infra.offline.chat.agent import next_action
 from infra.offline.chat.beliefs import LARGEST, Belief, Guess
 from infra.offline.chat.clues import Evidence
 from infra.offline.chat.notes import Notes, Tool, note_result, trajectory_dice
 from infra.offline.chat.placenames import Place
-from infra.offline.chat.policy import next_action
 from infra.offline.chat.protocol import read_request
 from infra.offline.chat.sight import TextLine, _Eyes
 from tests.infra.offline.chat.test_planner import PAGES, SEEN, SYSTEM, TOOLS, geocode, well_formed
