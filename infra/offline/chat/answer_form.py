@@ -77,7 +77,7 @@ def _fill(schema: Any, value: Any, known: dict[str, Any], root: dict[str, Any], 
             fill(schema.get("items"), item) for item in (items[: max(0, limit)] if isinstance(limit, int) else items)
         ]
     if kind in ("number", "integer"):
-        number = _number(value)
+        number = float(value) if isinstance(value, int | float) else 0.0
         for name, bound in (("minimum", max), ("maximum", min)):
             if isinstance(schema.get(name), int | float):
                 number = bound(number, float(schema[name]))
@@ -85,14 +85,6 @@ def _fill(schema: Any, value: Any, known: dict[str, Any], root: dict[str, Any], 
     if kind == "boolean":
         return value in (True, "yes")
     return _text(value) if kind == "string" else value
-
-
-def _number(value: Any) -> float:
-    """The value as a number: of a text the first that it gives."""
-    if isinstance(value, int | float):
-        return float(value)
-    number = re.search(r"-?\d+(?:\.\d+)?", value) if isinstance(value, str) else None
-    return float(number.group()) if number else 0.0
 
 
 def _text(value: Any) -> str:
@@ -179,11 +171,10 @@ def write_answer(request: ChatRequest, thought: str, answer: Answer) -> Reply:
 
     Tags stand around both, unless the prompt shows a form without them.
     """
-    prompt = request.prompt
-    is_bare = "<answer>" not in prompt and bool(_labels(prompt) or _keys(prompt))
-    head = f"{thought}\n" if is_bare and "<think>" not in prompt else f"<think>{thought}</think>"
-    body = answer_body(prompt, answer)
-    return Reply(f"{head}{body}" if is_bare else f"{head}<answer>{body}</answer>")
+    prompt, body = request.prompt, answer_body(request.prompt, answer)
+    if "<answer>" in prompt or not (_labels(prompt) or _keys(prompt)):
+        return Reply(f"<think>{thought}</think><answer>{body}</answer>")
+    return Reply(f"<think>{thought}</think>{body}" if "<think>" in prompt else f"{thought}\n{body}")
 
 
 def answer_body(prompt: str, answer: Answer) -> str:

@@ -19,7 +19,7 @@ from infra.offline.chat.observer import describe
 from infra.offline.chat.placenames import Place, place_names
 from infra.offline.chat.protocol import ChatRequest, Reply
 from infra.offline.chat.sight import SeenPicture, TextLine, look_at_picture
-from schemas.messages import ToolCall, json_object
+from schemas.messages import json_object
 
 # What a tool is for, by the word in its name; the first that fits.
 PURPOSES = {
@@ -195,7 +195,7 @@ def read_notes(request: ChatRequest, dice: random.Random) -> Notes:
     limit = _LIMIT.search(request.prompt)
     notes = Notes(calls_allowed=int(limit[1]) if limit else DEFAULT_CALLS)
     said, slips = request.said_by("assistant"), trajectory_dice(request, dice).getrandbits(64)
-    called: dict[str, ToolCall] = {call.id: call for message in request.messages for call in message.tool_calls}
+    called = {call.id: call for message in request.messages for call in message.tool_calls}
     # By name alone: tools are not offered again once the calls are used up.
     tools = {tool.name: tool for tool in (*offered(request), *(Tool(call.name) for call in called.values()))}
     can_zoom = any(tool.purpose == "zoom" for tool in tools.values())

@@ -10,10 +10,8 @@ from functools import cached_property
 from typing import Annotated, Any, Literal
 
 from PIL import Image
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import AliasPath, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 from starlette.responses import JSONResponse
-
-from schemas.messages import ToolCall
 
 MAX_BYTES = 20 * 1024 * 1024
 MAX_PIXELS = 40_000_000
@@ -105,51 +103,39 @@ class _Text(_Checked):
     text: str
 
 
-class _Url(_Checked):
-    url: str
-
-
 class _Image(_Checked):
     type: Literal["image_url"]
-    image_url: _Url
+    url: str = Field(validation_alias=AliasPath("image_url", "url"))
 
 
-class _Called(_Checked):
-    name: str
-    arguments: str
+class Call(_Checked):
+    """A tool call as a model wrote it; `arguments` need not be JSON."""
 
-
-class _Call(_Checked):
     id: str
-    function: _Called
+    name: str = Field(validation_alias=AliasPath("function", "name"))
+    arguments: str = Field(validation_alias=AliasPath("function", "arguments"))
 
 
 def _parts(content: Any) -> Any:
-    return [{"type": "text", "text": content}] if isinstance(content, str) else content
+    return [{"type": "text", "text": content}] if isinstance(content, str) else content or []
 
 
 class Message(_Checked):
     """One message of a request; its pictures are decoded once, when it is read."""
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: Annotated[list[Annotated[_Text | _Image, Field(discriminator="type")]] | None, BeforeValidator(_parts)] = (
-        None
-    )
-    calls: list[_Call] | None = Field(None, alias="tool_calls")
+    content: Annotated[list[Annotated[_Text | _Image, Field(discriminator="type")]], BeforeValidator(_parts)] = []
+    tool_calls: Annotated[list[Call], BeforeValidator(_parts)] = []
     tool_call_id: str | None = None
     refusal: str | None = None
 
-    @cached_property
+    @property
     def text(self) -> str:
-        return "\n".join(part.text for part in self.content or () if isinstance(part, _Text))
+        return "\n".join(part.text for part in self.content if isinstance(part, _Text))
 
     @cached_property
     def pictures(self) -> tuple[Picture, ...]:
-        return tuple(open_data_uri(part.image_url.url) for part in self.content or () if isinstance(part, _Image))
-
-    @cached_property
-    def tool_calls(self) -> tuple[ToolCall, ...]:
-        return tuple(ToolCall(call.id, call.function.name, call.function.arguments) for call in self.calls or ())
+        return tuple(open_data_uri(part.url) for part in self.content if isinstance(part, _Image))
 
 
 @dataclass(frozen=True)
@@ -194,20 +180,10 @@ class ChatRequest:
         return hashlib.sha256(json.dumps(parts, ensure_ascii=True).encode()).hexdigest()
 
 
-class _Function(_Checked):
-    name: str
-    description: str | None = None
-    parameters: dict[str, Any] | None = None
-
-
 class _Tool(_Checked):
     type: Literal["function"]
-    function: _Function
-
-
-class _Schema(_Checked):
-    name: str
-    schema_: dict[str, Any] = Field(alias="schema")
+    name: str = Field(validation_alias=AliasPath("function", "name"))
+    parameters: dict[str, Any] | None = Field(None, validation_alias=AliasPath("function", "parameters"))
 
 
 class _Plain(_Checked):
@@ -216,7 +192,7 @@ class _Plain(_Checked):
 
 class _Structured(_Checked):
     type: Literal["json_schema"]
-    json_schema: _Schema
+    schema_: dict[str, Any] = Field(validation_alias=AliasPath("json_schema", "schema"))
 
 
 class _Body(_Checked):
@@ -252,10 +228,10 @@ def read_request(body: Any, vision: dict[str, bool]) -> ChatRequest:
         parsed = _Body.model_validate(body)
     except ValidationError as error:
         raise _refusal(error) from None
-    tools = {tool.function.name: tool.function.parameters or {} for tool in parsed.tools or ()}
+    tools = {tool.name: tool.parameters or {} for tool in parsed.tools or ()}
     choice, form, stop = parsed.tool_choice or "auto", parsed.response_format, parsed.stop or ()
     if isinstance(choice, _Tool):
-        choice = choice.function.name
+        choice = choice.name
     if choice not in ("none", "auto", *tools) and (choice != "required" or not tools):
         raise bad(f"Invalid value for 'tool_choice': {choice!r} needs functions in 'tools'.", "tool_choice")
     plain: dict[str, Any] | None = None if form is None or form.type == "text" else {}
@@ -264,7 +240,7 @@ def read_request(body: Any, vision: dict[str, bool]) -> ChatRequest:
         messages=_checked(tuple(parsed.messages), vision[model]),
         tools=tools,
         tool_choice=choice,
-        response_schema=form.json_schema.schema_ if isinstance(form, _Structured) else plain,
+        response_schema=form.schema_ if isinstance(form, _Structured) else plain,
         temperature=_effective_temperature(parsed),
         seed=parsed.seed,
         choices=parsed.n or 1,
@@ -293,22 +269,22 @@ def _effective_temperature(parsed: _Body) -> float:
 
 def _checked(messages: tuple[Message, ...], takes_pictures: bool) -> tuple[Message, ...]:
     """The messages, if they are what the model takes and follow on each other as the API wants it."""
-    unanswered: set[str | None] = set()
     for i, message in enumerate(messages):
-        is_empty = message.content is None and not (message.role == "assistant" and (message.calls or message.refusal))
-        if is_empty or (message.role == "tool" and message.tool_call_id is None):
-            at = f"messages[{i}].{'content' if is_empty else 'tool_call_id'}"
+        is_said = message.content or (message.role == "assistant" and (message.tool_calls or message.refusal))
+        if not is_said or (message.role == "tool" and message.tool_call_id is None):
+            at = f"messages[{i}].{'tool_call_id' if is_said else 'content'}"
             raise bad(f"Missing required parameter: '{at}'.", at, "missing_required_parameter")
-        if not takes_pictures and any(isinstance(part, _Image) for part in message.content or ()):
+        if not takes_pictures and any(isinstance(part, _Image) for part in message.content):
             text = "Invalid content type. image_url is only supported by certain models."
             raise bad(text, f"messages[{i}].content", "invalid_value")
-        # Each tool message answers a call just made, and each call is answered before the talk goes on.
+    # Each tool message answers a call just made, and each call is answered before the talk goes on.
+    unanswered: set[str | None] = set()
+    for i, message in enumerate([*messages, Message(role="user")]):
         is_result = message.role == "tool"
         if message.tool_call_id not in unanswered if is_result else unanswered:
-            raise _unanswered(i)
+            text = "messages with role 'tool' must respond, one each, to the 'tool_calls' of the message before them"
+            raise bad(f"Invalid parameter: {text}.", f"messages.[{i}].role")
         unanswered = unanswered - {message.tool_call_id} if is_result else {call.id for call in message.tool_calls}
-    if unanswered:
-        raise _unanswered(len(messages))
     if sum(len(message.pictures) for message in messages) > MAX_IMAGES:
         raise bad(f"Too many images. At most {MAX_IMAGES} are allowed.", "messages", "too_many_images")
     calls = [call.arguments for message in messages for call in message.tool_calls]
@@ -317,11 +293,6 @@ def _checked(messages: tuple[Message, ...], takes_pictures: bool) -> tuple[Messa
         text = f"This model's maximum context length is {CONTEXT_TOKENS} tokens, your messages have {tokens}."
         raise bad(text, "messages", "context_length_exceeded")
     return messages
-
-
-def _unanswered(at: int) -> ChatError:
-    text = "messages with role 'tool' must respond, one each, to the 'tool_calls' of the message before them"
-    return bad(f"Invalid parameter: {text}.", f"messages.[{at}].role")
 
 
 @dataclass(frozen=True)

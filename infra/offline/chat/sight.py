@@ -106,7 +106,9 @@ def read_text(image: Image.Image) -> list[TextLine]:
     boxes = eyes.detector(small).boxes
     found: Any = [] if boxes is None else boxes
     quads = [np.asarray(quad, np.float64) * (wide / size[0], high / size[1]) + (0, top) for quad in found]
-    quads = sorted((quad for quad in quads if _like_writing(quad)), key=_quad_height, reverse=True)[:MAX_LINES]
+    # A line of text lies; windows and doors, which fool the detector, stand upright.
+    quads = [quad for quad in quads if max(_side(quad, 0), _side(quad, 2)) > 1.15 * _side(quad, 3)]
+    quads = sorted(quads, key=lambda quad: _side(quad, 3), reverse=True)[:MAX_LINES]
     return _recognise(eyes, full, quads) if quads else []
 
 
@@ -130,15 +132,6 @@ def sign_rows(pixels: NDArray[np.uint8]) -> tuple[int, int]:
 def _side(quad: NDArray[np.float64], corner: int) -> float:
     """How long the side of a box is that starts at a corner; corners go round from the top left."""
     return float(np.hypot(*(quad[(corner + 1) % 4] - quad[corner])))
-
-
-def _like_writing(quad: NDArray[np.float64]) -> bool:
-    """Whether a box lies like a line of text; windows and doors, which fool the detector, stand upright."""
-    return max(_side(quad, 0), _side(quad, 2)) > 1.15 * _quad_height(quad)
-
-
-def _quad_height(quad: NDArray[np.float64]) -> float:
-    return _side(quad, 3)
 
 
 def _recognise(eyes: _Eyes, full: NDArray[np.uint8], quads: list[NDArray[np.float64]]) -> list[TextLine]:

@@ -191,14 +191,9 @@ def _queries(belief: Belief, answer: Answer, notes: Notes) -> list[dict[str, Any
     hope = "names as rare as these should point to one place"
     if not belief.queries:
         hope = "no name could be read, so I compare with what its streets are like"
-    read = [" ".join(notes.fresh), *[""] * MOST_PROPOSALS]
-    return [
-        {
-            "query": query,
-            "thought": f"{seen} I search for {query}: {hope}.".strip(),
-        }
-        for query, seen in zip(queries, read, strict=False)
-    ]
+    thoughts = [f"I search for {query}: {hope}." for query in queries]
+    thoughts[0] = " ".join([*notes.fresh, thoughts[0]])
+    return [{"query": query, "thought": thought} for query, thought in zip(queries, thoughts, strict=True)]
 
 
 def capital(text: str) -> str:
