@@ -204,10 +204,8 @@ def _read_phone(line: str, evidence: Evidence) -> None:
         known = [code for code, prefix in prefixes.items() if length and prefix == digits[:length]]
         if known:
             known.sort(key=lambda code: -sum(place.population for place in place_names().biggest(code)[:5]))
-            named = " or ".join(countries()[code].name for code in known[:2])
-            others = " and others" if len(known) > 2 else ""
-            note = f"the phone prefix +{digits[:length]} is that of {named}{others}"
-            evidence.favour(dict.fromkeys(known, 1.0), PHONE, note)
+            named = " or ".join(countries()[code].name for code in known[:2]) + " and others" * (len(known) > 2)
+            evidence.favour(dict.fromkeys(known, 1.0), PHONE, f"the phone prefix +{digits[:length]} is that of {named}")
 
 
 def holds(folded: str, name: str) -> bool:

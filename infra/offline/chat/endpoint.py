@@ -46,8 +46,6 @@ def _named_call(request: ChatRequest) -> Reply | None:
 Role = Callable[[ChatRequest, random.Random], Reply]
 SIGHTED: dict[str, Role] = {
     "agent": agent.agent_reply,
-    "proposer": agent.agent_reply,
-    "writer": agent.agent_reply,
     "observer": observer.observer_reply,
     "judge": judge.judge_reply,
     "verifier": verifier.verifier_reply,

@@ -88,7 +88,7 @@ class Tool:
 def offered(request: ChatRequest) -> list[Tool]:
     """The tools of a request, in its order."""
     properties = {name: parameters.get("properties") for name, parameters in request.tools.items()}
-    return [Tool(name, next(iter(listed), "value")) for name, listed in properties.items() if isinstance(listed, dict)]
+    return [Tool(name, next(iter(p), "value") if isinstance(p, dict) else "value") for name, p in properties.items()]
 
 
 @dataclass(frozen=True)

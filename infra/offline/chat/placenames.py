@@ -4,7 +4,6 @@ A large town is known by nearly every model, a village by few; a small town besi
 far out. What is known is remembered more or less exactly.
 """
 
-import itertools
 import math
 import random
 import re
@@ -254,8 +253,7 @@ def division_of_area(country: str, area: int) -> str:
 def towns_of_area(country: str, area: int) -> list[Place]:
     """The largest towns of the divisions with these area digits, the most populous first."""
     codes = _divisions_of_area(country, area)
-    inside = (place for place in place_names().biggest(country) if place.division in codes)
-    return list(itertools.islice(inside, 6))
+    return [place for place in place_names().biggest(country) if place.division in codes][:6]
 
 
 def logistic(odds: float) -> float:

@@ -158,7 +158,7 @@ def test_every_field_a_recipe_asks_for_is_filled(ask: Any, scenes: Any) -> None:
     assert all(len(said[level]["Reasoning"]) > 90 for level in ("CountryIdentification", "RegionalGuess"))
     assert all(0 <= box["bbox_2d"][0] < box["bbox_2d"][2] <= 700 for box in said["boxes"])
     shown = 'Answer with JSON only: {"boxes": [{"bbox_2d": [x1, y1, x2, y2], "thought": "..."}]}'
-    free = ask("proposer", [{"role": "system", "content": shown}, picture], temperature=0)
+    free = ask("agent", [{"role": "system", "content": shown}, picture], temperature=0)
     proposed = json.loads(free["choices"][0]["message"]["content"])
     assert list(proposed) == ["boxes"] and set(proposed["boxes"][0]) == {"bbox_2d", "thought"}
 
