@@ -14,7 +14,8 @@ from infra.offline.chat.protocol import ChatRequest, Reply
 DEEPEST_SCHEMA = 24  # a schema may refer to itself; an answer ends
 _LONGEST = 60_000
 _MARK = re.compile(r'"((?:\\.|[^"\\\n])*)"(\s*:)?|[{}]')  # of JSON: strings, keys, braces
-_LEVELS = re.compile(r"\bCountry\s*;\s*(?:Region|State|Province)\w*\s*;\s*[\w <>.]+", re.IGNORECASE)
+# Names of values in one line, such as `Country; Region; Specific Location`.
+_LISTED = re.compile(r"\bCountry\s*(?P<mark>[;,])\s*[A-Z][\w ]*(?:(?P=mark)\s*[A-Z][\w ]*)+")
 _LINE = re.compile(
     r"^[ \t>*-]*([A-Z][A-Za-z_ /]{1,30}?)(?:\*\*)?[ \t]*:[ \t]*(?:\*\*)?[ \t]*(?:\.\.\.|…|<[^<>\n]*>|\[[^\]\n]*\])",
     re.M,
@@ -29,10 +30,6 @@ FIELDS = {
     "answer": "levels", "finalanswer": "levels",
 }  # fmt: skip
 _PLACES = {"country", "city", "lat", "location", "coordinates", "address"}
-_KINDS: dict[str, Any] = {
-    "string": str, "number": (int, float), "integer": int, "boolean": bool, "array": list, "object": dict,
-    "null": type(None),
-}  # fmt: skip
 
 
 def fill_schema(schema: dict[str, Any], known: dict[str, Any]) -> str:
@@ -47,35 +44,40 @@ def fill_schema(schema: dict[str, Any], known: dict[str, Any]) -> str:
 def _fill(schema: Any, value: Any, known: dict[str, Any], root: dict[str, Any], depth: int = 0) -> Any:
     if not isinstance(schema, dict) or depth > DEEPEST_SCHEMA:
         return value
-    schema = _resolve(schema, root)
-    listed = [schema[key] for key in ("anyOf", "oneOf") if isinstance(schema.get(key), list)]
-    options = [_resolve(option, root) for options in listed for option in options if isinstance(option, dict)]
-    if options:
-        fitting = [option for option in options if isinstance(value, _KINDS.get(str(option.get("type")), object))]
-        return _fill((fitting or options)[0], value, known, root, depth + 1)
-    if "const" in schema:
-        return schema["const"]
-    if isinstance(schema.get("enum"), list) and schema["enum"]:
-        return (_alike(str(value), [(str(option), option) for option in schema["enum"]]) or schema["enum"])[0]
-    kinds = schema["type"] if isinstance(schema.get("type"), list) else [schema.get("type")]
-    if value is None and "null" in kinds:
+
+    def fill(part: Any, of: Any) -> Any:
+        return _fill(part, of, known, root, depth + 1)
+
+    if isinstance(schema.get("$ref"), str):
+        group, _, name = schema["$ref"].removeprefix("#/").partition("/")  # `#/$defs/<name>`
+        definitions = root.get(group)
+        return fill(definitions.get(name) if isinstance(definitions, dict) else None, value)
+    if isinstance(schema.get("anyOf"), list) and schema["anyOf"]:
+        nothing = [option for option in schema["anyOf"] if isinstance(option, dict) and option.get("type") == "null"]
+        something = [option for option in schema["anyOf"] if option not in nothing]
+        return fill(((nothing if value is None else something) or schema["anyOf"])[0], value)
+    listed = [schema["const"]] if "const" in schema else schema.get("enum")
+    if isinstance(listed, list) and listed:
+        return (_alike(str(value), [(str(option), option) for option in listed]) or listed)[0]
+    kinds_listed = schema["type"] if isinstance(schema.get("type"), list) else [schema.get("type")]
+    if value is None and "null" in kinds_listed:
         return None
-    kind = next((kind for kind in kinds if kind != "null"), None)
+    kind = next((kind for kind in kinds_listed if kind != "null"), None)
     properties = schema.get("properties")
     if isinstance(properties, dict) and properties:
         values = [*(value if isinstance(value, dict) else known).items(), *known.items()]
-        found = {name: next(iter(_alike(name, values)), None) for name in properties}
-        return {name: _fill(part, found[name], known, root, depth + 1) for name, part in properties.items()}
+        return {name: fill(part, next(iter(_alike(name, values)), None)) for name, part in properties.items()}
     if kind == "object":
         return value if isinstance(value, dict) else {}
     if kind == "array":
         value = value.get("bbox_2d", [value]) if isinstance(value, dict) else value
         items = value if isinstance(value, list | tuple) else [] if value is None else [value]
         limit = schema.get("maxItems")
-        kept = items[: max(0, limit)] if isinstance(limit, int) else items
-        return [_fill(schema.get("items"), item, known, root, depth + 1) for item in kept]
+        return [
+            fill(schema.get("items"), item) for item in (items[: max(0, limit)] if isinstance(limit, int) else items)
+        ]
     if kind in ("number", "integer"):
-        number = _number(value)
+        number = float(value) if isinstance(value, int | float) else 0.0
         for name, bound in (("minimum", max), ("maximum", min)):
             if isinstance(schema.get(name), int | float):
                 number = bound(number, float(schema[name]))
@@ -83,14 +85,6 @@ def _fill(schema: Any, value: Any, known: dict[str, Any], root: dict[str, Any], 
     if kind == "boolean":
         return value in (True, "yes")
     return _text(value) if kind == "string" else value
-
-
-def _number(value: Any) -> float:
-    """The value as a number: of a text the first that it gives."""
-    if isinstance(value, int | float):
-        return float(value)
-    number = re.search(r"-?\d+(?:\.\d+)?", value) if isinstance(value, str) else None
-    return float(number.group()) if number else 0.0
 
 
 def _text(value: Any) -> str:
@@ -102,18 +96,6 @@ def _text(value: Any) -> str:
     if isinstance(value, dict | list):
         return json.dumps(value, ensure_ascii=False)
     return "" if value is None else str(value)
-
-
-def _resolve(schema: dict[str, Any], root: dict[str, Any]) -> dict[str, Any]:
-    """The schema that a reference names, `#/$defs/<name>`; an empty one where there is none."""
-    for _ in range(8):
-        if not isinstance(schema.get("$ref"), str):
-            break
-        group, _, name = schema["$ref"].removeprefix("#/").partition("/")
-        definitions = root.get(group)
-        target = definitions.get(name) if isinstance(definitions, dict) else None
-        schema = target if isinstance(target, dict) else {}
-    return schema
 
 
 def _key(name: str) -> str:
@@ -189,26 +171,25 @@ def write_answer(request: ChatRequest, thought: str, answer: Answer) -> Reply:
 
     Tags stand around both, unless the prompt shows a form without them.
     """
-    prompt = request.prompt
-    is_bare = "<answer>" not in prompt and bool(_labels(prompt) or _keys(prompt))
-    head = f"{thought}\n" if is_bare and "<think>" not in prompt else f"<think>{thought}</think>"
-    body = answer_body(prompt, answer)
-    return Reply(f"{head}{body}" if is_bare else f"{head}<answer>{body}</answer>")
+    prompt, body = request.prompt, answer_body(request.prompt, answer)
+    if "<answer>" in prompt or not (_labels(prompt) or _keys(prompt)):
+        return Reply(f"<think>{thought}</think><answer>{body}</answer>")
+    return Reply(f"<think>{thought}</think>{body}" if "<think>" in prompt else f"{thought}\n{body}")
 
 
 def answer_body(prompt: str, answer: Answer) -> str:
     """The answer as the prompt wants it."""
-    if "<useful>" in prompt:
-        names = ((name or "unknown").replace(",", "") for name in (answer.country, answer.city))
-        return ", ".join([*names, str(answer.value("coordinates"))])
-    labels, keys = _labels(prompt), _keys(prompt)
-    if not labels and not keys and _LEVELS.search(prompt):
-        return str(answer.value("levels"))
+    labels = _labels(prompt)
+    listed = None if labels or _keys(prompt) else _LISTED.search(prompt)
+    names = re.split(r"\s*[;,]\s*", listed[0]) if listed else labels or _keys(prompt)
     is_percent = "%" in prompt or "percent" in prompt
     filled = {}
-    for label in labels or keys or ["country", "city", "lat", "lon"]:
-        value = answer.value(field_of(label) or "explanation", is_percent)
-        filled[label] = value if value != "" else answer.country or "unknown"
+    for name in names or ["country", "city", "lat", "lon"]:
+        value = answer.value(field_of(name) or "explanation", is_percent)
+        filled[name] = value if value != "" else answer.country or "unknown"
+    if listed:
+        mark = listed["mark"]
+        return f"{mark} ".join(str(value).replace(mark, "") for value in filled.values())
     if labels:
         return "".join(["\n", *(f"{label}: {value}\n" for label, value in filled.items())])
     return json.dumps(filled, ensure_ascii=False)

@@ -6,9 +6,10 @@ import re
 from dataclasses import dataclass, replace
 
 from infra.offline.chat.answer_form import Answer, write_answer
-from infra.offline.chat.beliefs import Belief, Guess, sightings, weigh_notes
+from infra.offline.chat.beliefs import Guess, sightings, weigh_notes
 from infra.offline.chat.clues import Evidence, areas_in, read_evidence, road_evidence, scene_evidence
-from infra.offline.chat.notes import Notes, SeenText, misread
+from infra.offline.chat.notes import Notes, misread
+from infra.offline.chat.observer import describe
 from infra.offline.chat.placenames import (
     Memory,
     Place,
@@ -21,8 +22,7 @@ from infra.offline.chat.placenames import (
     towns_of_area,
 )
 from infra.offline.chat.protocol import ChatRequest, Reply
-from infra.offline.chat.sight import SeenPicture, look_at_picture
-from infra.offline.chat.verifier import read_candidates
+from infra.offline.chat.sight import SeenPicture, TextLine, look_at_picture
 from infra.offline.chat.writer import capital, wants_json, weighed_with_others, write_json
 from infra.offline.facts import CONTINENTS, countries
 
@@ -69,23 +69,26 @@ def answerer_reply(request: ChatRequest, dice: random.Random, skill: Skill) -> R
     skill = as_told(request, skill)
     seen = look_at_picture(request.last_picture())
     lines = _read(seen, skill, dice, warmth)
-    evidence = read_evidence(lines)
+    words = [line.text for line in lines]
+    evidence = read_evidence(words)
     scene = seen.scene
     if skill.weighs_road or not lines:
         road_evidence(evidence, side=scene.side, centre=scene.centre, edge=scene.edge, sign=scene.sign)
         scene_evidence(evidence, scene)
-    notes = _noted(request, lines)
-    guesses = _guesses(lines, notes, evidence, skill, dice, warmth)
+    notes = _noted(request, seen, lines)
+    guesses = _guesses(words, notes, evidence, skill, dice, warmth)
     best, place = guesses[0], guesses[0].place
     lat, lon = remembered(place, skill.memory_of(place), dice, warmth)
     reasons = "; ".join(dict.fromkeys(evidence.notes[:4])) or "there is little to go by"
     thought = f"{capital(reasons)}. {best.why}"
     sure = _confidence(guesses, skill)
     answer = Answer(round(lat, 4), round(lon, 4), place.country_name, "", place.name, "", sure, thought)
+    # In the form that the writers of JSON and reviews take.
+    belief = weigh_notes(notes)
+    belief.evidence.notes, belief.guesses = evidence.notes, guesses[:8]
     if wants_json(request):
-        return write_json(request, notes, _belief(seen, notes, guesses, evidence), dice, answer)
-    if read_candidates(request)[1]:
-        answer, _ = weighed_with_others(request, notes, _belief(seen, notes, guesses, evidence), answer)
+        return write_json(request, notes, belief, dice, answer)
+    answer = weighed_with_others(request, notes, belief, answer)
     if warmth > 0 and dice.random() < skill.garbled_rate * min(1.0, warmth):
         return _garbled(place, dice)
     return write_answer(request, answer.explanation, answer)
@@ -98,24 +101,20 @@ def as_told(request: ChatRequest, skill: Skill) -> Skill:
     return replace(skill, home=home) if home else skill
 
 
-def _noted(request: ChatRequest, lines: list[str]) -> Notes:
+def _noted(request: ChatRequest, seen: SeenPicture, lines: list[TextLine]) -> Notes:
     """What it read in the picture, and in the pages it is sent, less what speaks to a reader."""
-    notes = Notes(texts=[SeenText(line) for line in lines])
+    notes = Notes(describe(seen), seen, lines)
     pages = notes.facts_of(_PAGE.findall(request.said_by("user")))
     notes.searches += [("what I read", pages)] if pages else []
     return notes
 
 
-def _read(seen: SeenPicture, skill: Skill, dice: random.Random, warmth: float) -> list[str]:
+def _read(seen: SeenPicture, skill: Skill, dice: random.Random, warmth: float) -> list[TextLine]:
     """The lines big enough for these eyes, with the slips of these eyes."""
     limit = skill.reads_from_px * seen.width / 1024
-    lines = []
-    for line in seen.readable:
-        # The smallest legible lines are read on some looks and not on others.
-        blur = 1 + warmth * dice.gauss(0, 0.15)
-        if line.height >= limit * blur:
-            lines.append(misread(line.text, skill.misread_rate * warmth, dice))
-    return lines
+    # The smallest legible lines are read on some looks and not on others.
+    legible = [line for line in seen.readable if line.height >= limit * (1 + warmth * dice.gauss(0, 0.15))]
+    return [replace(line, text=misread(line.text, skill.misread_rate * warmth, dice)) for line in legible]
 
 
 def _guesses(
@@ -166,21 +165,11 @@ def _confidence(guesses: list[Guess], skill: Skill) -> float:
     return max(0.01, min(0.97, logistic(_FOUND_BY[best.found_by] + _LEAD * log_odds(lead) + _KNOWN * log_odds(known))))
 
 
-def _belief(seen: SeenPicture, notes: Notes, guesses: list[Guess], evidence: Evidence) -> Belief:
-    """What it saw and believes, in the form the writers of JSON and reviews take; the notes are completed."""
-    notes.show(seen)
-    belief = weigh_notes(notes)
-    belief.evidence.notes = evidence.notes
-    belief.guesses = guesses[:8]
-    return belief
-
-
 def _garbled(place: Place, dice: random.Random) -> Reply:
     """An answer no parser should turn into a point."""
-    return Reply(
-        (
-            "I'm sorry, but I can't determine where this picture was taken.",
-            f"<think>It could be {place.name}.</think><answer>Somewhere near {place.name}, perhaps.</answer>",
-            f'<think>It looks like {place.name}.</think><answer>{{"lat": "unknown", "city"',
-        )[dice.randrange(3)]
+    broken = (
+        "I'm sorry, but I can't determine where this picture was taken.",
+        f"<think>It could be {place.name}.</think><answer>Somewhere near {place.name}, perhaps.</answer>",
+        f'<think>It looks like {place.name}.</think><answer>{{"lat": "unknown", "city"',
     )
+    return Reply(dice.choice(broken))

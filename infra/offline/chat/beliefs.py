@@ -25,9 +25,9 @@ LARGEST = "its largest city"  # why a town is guessed of which nothing was seen
 LOOKUP = "lookup of "  # how the reason of a guess begins that a lookup gave
 SETTLED_ODDS = 2.5  # how far the best guess must lead before no further search is made
 BIGGEST_CITY = 0.5  # what "no name known, but this country" is worth beside a name on a sign
-NEAR_DEGREES = 0.45
 DOUBT = 1.2  # spread of its second thoughts at temperature 1, in log-odds
 MOST_PAGES = 6
+Odds = dict[Place, tuple[float, str]]  # log-odds of towns, and why
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Belief:
     @property
     def rivals(self) -> list[Guess]:
         """Guesses that mean another place than the best one."""
-        return [guess for guess in self.guesses[1:] if not _close(guess.place, self.guesses[0].place)]
+        return [guess for guess in self.guesses[1:] if not guess.place.is_at(self.guesses[0].place)]
 
     @property
     def settled(self) -> bool:
@@ -68,7 +68,7 @@ class Belief:
 
     def confidence(self, guess: Guess) -> float:
         """How likely the guess is against its rivals; doubt about what was not thought of keeps it below 1."""
-        others = [rival for rival in self.guesses if not _close(rival.place, guess.place)]
+        others = [rival for rival in self.guesses if not rival.place.is_at(guess.place)]
         odds = sum(math.exp(min(20.0, rival.score - guess.score) / 2) for rival in others)
         return max(0.02, min(0.95, 0.95 / (1 + odds)))
 
@@ -119,9 +119,9 @@ def sightings(lines: Iterable[str], notes: Notes) -> Iterator[tuple[Match, float
                 yield Match(place, place.name), weight, query
 
 
-def city_odds(notes: Notes, evidence: Evidence) -> dict[Place, tuple[float, str]]:
+def city_odds(notes: Notes, evidence: Evidence) -> Odds:
     """Cities named on signs or in search results, with log-odds and the reason."""
-    odds: dict[Place, tuple[float, str]] = {}
+    odds: Odds = {}
     for match, weight, query in sightings(notes.words, notes):
         why = (
             f"a page found for {query} speaks of {match.seen}" if query is not None else f"a sign reads '{match.seen}'"
@@ -133,13 +133,13 @@ def city_odds(notes: Notes, evidence: Evidence) -> dict[Place, tuple[float, str]
 
 def cities_in_passage(passage: str, rank: int, notes: Notes) -> dict[Place, float]:
     """Cities a page speaks of, weighed by how much of the signs' own words it repeats."""
-    support = _support(passage, notes)
+    support = support_of(passage, notes)
     if support <= 0:
         return {}
     lands = countries_in(passage)
     own = fold(" ".join(notes.words))
     told: dict[Place, float] = {}
-    for sentence in _sentences_on(passage, notes):
+    for sentence in sentences_on(passage, notes):
         for match in place_names().mentions(_without_divisions(sentence, lands), fuzzy=False):
             # A page is prose: most of its words are some village's name, but only names have capitals. And a named
             # country rules out the others.
@@ -156,27 +156,25 @@ def cities_in_passage(passage: str, rank: int, notes: Notes) -> dict[Place, floa
     return told
 
 
-def _sentences_on(passage: str, notes: Notes) -> list[str]:
+def sentences_on(passage: str, notes: Notes) -> list[str]:
     """The sentences of a page that hold the signs' words, each with the next: the rest is about something else."""
     sentences = re.split(r"(?<=[.!?])\s+(?=[^\W\d_])", passage)
-    held = [number for number, sentence in enumerate(sentences) if _support(sentence, notes) > 0] or [0]
+    held = [number for number, sentence in enumerate(sentences) if support_of(sentence, notes) > 0] or [0]
     return [sentence for number, sentence in enumerate(sentences) if {number, number - 1} & {*held}]
 
 
 def _without_divisions(sentence: str, lands: set[str]) -> str:
     """The sentence without the region and country at the end of its addresses: 'New Mexico' does not name Mexico."""
     for code in lands:
-        before, *rest = re.split(rf", {re.escape(country_name(code))}\b", sentence)
-        for after in rest:
-            town, comma, division = before.rpartition(", ")
-            before = f"{town if comma and fold(division) in _division_names(code) else before},{after}"
-        sentence = before
+        for division in _division_names(code):
+            sentence = sentence.replace(f", {division}, {country_name(code)}", ",")
+        sentence = sentence.replace(f", {country_name(code)}", ",")
     return sentence
 
 
 @lru_cache(maxsize=512)
-def _division_names(country: str) -> frozenset[str]:
-    return frozenset(fold(name) for code, name in admin1_names().items() if code[:2] == country)
+def _division_names(country: str) -> list[str]:
+    return [name for code, name in admin1_names().items() if code[:2] == country]
 
 
 def match_weight(match: Match) -> float:
@@ -187,7 +185,7 @@ def match_weight(match: Match) -> float:
     return weight + min(1.0, 0.15 * (len(fold(match.seen)) - 5))
 
 
-def _support(passage: str, notes: Notes) -> float:
+def support_of(passage: str, notes: Notes) -> float:
     """How much a page is about what the signs say: a phone number or whole lines weigh most, names alone less."""
     folded, digits = fold(passage), re.sub(r"\D", "", passage)
     lines = sum(1 for line in {fold(line) for line in notes.words} if len(line) >= 5 and line in f" {folded} ")
@@ -202,29 +200,30 @@ def _guesses(notes: Notes, evidence: Evidence) -> list[Guess]:
     odds = city_odds(notes, evidence)
     guesses = [Guess(place, score, why) for place, (score, why) in odds.items()]
     for query, candidates in notes.geocodes:
-        for candidate in candidates[:5]:
-            guesses.append(_from_lookup(query, candidate, odds, evidence, notes))
+        for rank, candidate in enumerate(candidates[:5]):
+            if candidate.place is not None:
+                score = _lookup_score(query, candidate, candidate.place, odds, evidence, notes) - 0.3 * rank
+                guesses.append(Guess(candidate.place, score, f"{LOOKUP}{query}"))
     # A country is always a guess: a name that contradicts every other clue must not win for want of rivals.
     for code, score in evidence.ranked()[:3]:
         guesses += [Guess(city, score + BIGGEST_CITY, LARGEST) for city in place_names().biggest(code)[:1]]
     return sorted(guesses, key=lambda guess: -guess.score)[:8]
 
 
-def _from_lookup(
-    query: str, candidate: Candidate, odds: dict[Place, tuple[float, str]], evidence: Evidence, notes: Notes
-) -> Guess:
+def _lookup_score(
+    query: str, candidate: Candidate, place: Place, odds: Odds, evidence: Evidence, notes: Notes
+) -> float:
     """A geocoder's candidate: as likely as what was believed of the cities near it, and a little more."""
-    near = [score for place, (score, _) in odds.items() if _close(place, candidate.place)]
-    score = max(near) if near else evidence.score(candidate.place.country) + 1.0
+    near = [score for other, (score, _) in odds.items() if other.is_at(place)]
+    score = 0.6 + (max(near) if near else evidence.score(place.country) + 1.0)
     street = query.split(",")[0]
-    exact_street = street_in(street) is not None and fold(street) in fold(candidate.label)
-    score += 0.6 - 0.3 * candidate.rank + (1.5 if exact_street else 0.0)
-    name_on_sign = fold(candidate.label.split(",")[0])
+    score += 1.5 * (street_in(street) is not None and fold(street) in fold(candidate.label))
+    name_on_sign = fold(candidate.name)
     if candidate.poi_id and len(name_on_sign) >= 5:
         # A point of interest that is called as a sign reads is the strongest find a map can give.
         score += 2.5 * any(name_on_sign in fold(line) for line in notes.words)
         score += 1.0 * any(fold(line) in fold(candidate.label) for line in notes.map_words if len(line) >= 5)
-    return Guess(candidate.place, score, f"{LOOKUP}{query}")
+    return score
 
 
 def _queries(notes: Notes, evidence: Evidence, believed: str) -> list[str]:
@@ -263,7 +262,3 @@ def _addresses(notes: Notes, belief: Belief) -> list[str]:
     if any(candidates and query in wanted for query, candidates in notes.geocodes):
         return []
     return wanted if belief.settled else wanted + cities[1:2]
-
-
-def _close(a: Place, b: Place) -> bool:
-    return abs(a.lat - b.lat) < NEAR_DEGREES and abs((a.lon - b.lon + 180) % 360 - 180) < 2 * NEAR_DEGREES

@@ -5,8 +5,9 @@ from typing import Any
 
 from infra.offline.chat.answer_form import Answer, write_answer
 from infra.offline.chat.clues import street_in
-from infra.offline.chat.notes import Notes, SeenText, enlarged, nearly_alike, offered, read_notes
+from infra.offline.chat.notes import Notes, enlarged, nearly_alike, offered, read_notes
 from infra.offline.chat.protocol import ChatRequest, Reply
+from infra.offline.chat.sight import TextLine
 from schemas.messages import json_object
 
 MARGIN_X, MARGIN_Y, MORE_PX = 0.06, 0.15, 2
@@ -39,7 +40,7 @@ def brief_reply(request: ChatRequest, dice: random.Random) -> Reply:
     return write_answer(request, "No street's name leads me anywhere.", unknown)
 
 
-def board_of(lines: list[SeenText]) -> list[SeenText]:
+def board_of(lines: list[TextLine]) -> list[TextLine]:
     """The line that most looks like a street's name and the one below it.
 
     A board with both comes first, then one that is large enough to read and faces the camera: of the boards of a
@@ -49,16 +50,16 @@ def board_of(lines: list[SeenText]) -> list[SeenText]:
     return max(boards, key=lambda board: (len(board), *_legible(board[0])), default=[])
 
 
-def _legible(seen: SeenText) -> tuple[bool, bool, float]:
+def _legible(seen: TextLine) -> tuple[bool, bool, float]:
     is_large = seen.height >= LEAST_PX
     return seen.score >= 0.8, is_large, (seen.box[2] - seen.box[0]) / max(1, seen.height) if is_large else seen.height
 
 
-def _below(street: SeenText, lines: list[SeenText]) -> list[SeenText]:
+def _below(street: TextLine, lines: list[TextLine]) -> list[TextLine]:
     """The next line of the same board, which names the region: no digits, about as high, right below."""
     left, top, right, bottom = street.box
 
-    def gap(seen: SeenText) -> float:
+    def gap(seen: TextLine) -> float:
         return (seen.box[1] + seen.box[3] - top - bottom) / 2
 
     below = [
@@ -72,17 +73,17 @@ def _below(street: SeenText, lines: list[SeenText]) -> list[SeenText]:
     return sorted(below, key=gap)[:1]
 
 
-def names_on(board: list[SeenText], notes: Notes) -> list[str]:
+def names_on(board: list[TextLine], notes: Notes) -> list[str]:
     """The board's lines: from the closer look where it shows the same street, else as they were first read."""
     closer = [seen for seen in notes.texts if seen.zoomed and seen.text]
     for seen in closer:
-        if board and (street_in(seen.text or "") or nearly_alike(seen.text or "", board[0].text or "")):
+        if board and (street_in(seen.text) or nearly_alike(seen.text, board[0].text)):
             board = [seen, *(_below(seen, closer) or board[1:])]
             break
     return [seen.text for seen in board if seen.text]
 
 
-def _around(board: list[SeenText], notes: Notes) -> list[int]:
+def _around(board: list[TextLine], notes: Notes) -> list[int]:
     left, top, right, bottom = (f(seen.box[k] for seen in board) for k, f in enumerate((min, min, max, max)))
     wide, high = MARGIN_X * (right - left) + MORE_PX, MARGIN_Y * (bottom - top) + MORE_PX
     return enlarged((left, top, right, bottom), wide, high, notes.size)

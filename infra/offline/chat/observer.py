@@ -15,8 +15,9 @@ def observer_reply(request: ChatRequest, dice: random.Random) -> Reply:
     seen = look_at_picture(picture)
     if request.response_schema is None:
         return Reply(describe(seen))
-    facts = facts_of(seen) | {"boxes": _boxes(request.messages[-1].text, picture, seen)}
-    return Reply(fill_schema(request.response_schema, facts))
+    boxes = _boxes(request.messages[-1].text, picture, seen)
+    text = [line.text for line in seen.readable]
+    return Reply(fill_schema(request.response_schema, {"description": describe(seen), "text": text, "boxes": boxes}))
 
 
 def _boxes(question: str, picture: Picture, seen: SeenPicture) -> list[list[int]]:
@@ -55,21 +56,6 @@ def describe(seen: SeenPicture) -> str:
         words = f'"{line.text}"' if line in seen.readable else "(writing I cannot make out)"
         parts.append(f"- {words} bbox_2d {list(line.box)} confidence {line.score:.2f} height {line.height} px")
     return "\n".join(parts if seen.lines else [*parts, "- No writing is visible."])
-
-
-def facts_of(seen: SeenPicture) -> dict[str, object]:
-    """The same observation as named values."""
-    scene = seen.scene
-    return {
-        "description": describe(seen),
-        "view": scene.view,
-        "driving_side": scene.side or "unknown",
-        "centre_line": scene.centre or "unknown",
-        "text": [line.text for line in seen.readable],
-        "boxes": [list(line.box) for line in seen.readable],
-        # a front that fills the picture, with neither a road nor writing
-        "home": scene.building_share > 0.2 and scene.road_share < 0.08 and not seen.lines,
-    }
 
 
 def light_of(scene: Scene) -> str:

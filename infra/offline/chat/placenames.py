@@ -4,7 +4,6 @@ A large town is known by nearly every model, a village by few; a small town besi
 far out. What is known is remembered more or less exactly.
 """
 
-import itertools
 import math
 import random
 import re
@@ -19,9 +18,10 @@ import numpy as np
 from cachetools import cached
 
 from infra.offline.facts import area_code, countries
-from infra.offline.gazetteer import NameIndex, admin1_names, distance_km, gazetteer
+from infra.offline.gazetteer import NameIndex, admin1_names, gazetteer
 from infra.offline.seeded_random import draws, fraction
 from infra.offline.words import KINDS, WORDS, fold, one_letter_off
+from tasks.geo.distance import distance_km
 
 T = TypeVar("T")
 FAMOUS_POPULATION = 50_000  # from here on a city is known by more than one Latin name
@@ -70,7 +70,7 @@ class Place:
 
     def is_at(self, other: "Place") -> bool:
         """Whether an answer may mean either."""
-        return apart_km(self.lat, self.lon, other.lat, other.lon) < SAME_KM
+        return distance_km(self.lat, self.lon, other.lat, other.lon) < SAME_KM
 
 
 def country_name(code: str) -> str:
@@ -98,8 +98,8 @@ class PlaceNames:
 
     def __init__(self) -> None:
         source = gazetteer()
-        self._index = NameIndex(source)
-        self._index.prepare()
+        self.index = NameIndex(source)
+        self.index.prepare()
         columns = (source.lat, source.lon, source.country, source.population, source.division)
         self.places = [
             Place(source.names(row)[0], *facts)
@@ -114,7 +114,7 @@ class PlaceNames:
     def named(self, name: str) -> list[Match]:
         """Places of exactly this name, the most populous first."""
         matches = []
-        for found in self._index.cities(name):
+        for found in self.index.cities(name):
             place = self.places[found.row]
             # Latin aliases of a small town are transliterations that no sign carries.
             if not found.is_alias or place.population >= FAMOUS_POPULATION or not fold(name).isascii():
@@ -126,18 +126,18 @@ class PlaceNames:
         key = fold(name)
         if len(key) < MIN_FUZZY_LETTERS:
             return []
-        rows = [row for spelt in dict.fromkeys(one_letter_off(key)) for row in self._index.own_name(spelt)]
+        rows = [row for spelt in dict.fromkeys(one_letter_off(key)) for row in self.index.own_name(spelt)]
         return sorted((Match(self.places[row], name, False, True) for row in rows), key=lambda m: -m.place.population)
+
+    def known(self, phrase: str, fuzzy: bool = True) -> list[Match]:
+        """The likeliest places of this name; none for words that stand on signs everywhere."""
+        if fold(phrase) in _ordinary():
+            return []
+        return (self.named(phrase) or (self.nearly(phrase) if fuzzy else []))[:12]
 
     def mentions(self, text: str, fuzzy: bool = True) -> list[Match]:
         """Places a text names, the longest names first."""
-
-        def find(phrase: str) -> list[Match]:
-            if fold(phrase) in _ordinary():
-                return []
-            return self.named(phrase) or (self.nearly(phrase) if fuzzy else [])
-
-        return [match for _, _, matches in longest_names(text, find) for match in matches[:12]]
+        return [m for _, _, matches in longest_names(text, lambda name: self.known(name, fuzzy)) for m in matches]
 
     def biggest(self, country: str) -> list[Place]:
         """The country's cities, the most populous first."""
@@ -170,9 +170,9 @@ def longest_names(text: str, find: Callable[[str], list[T]]) -> Iterator[tuple[i
 
 
 def _phrases(text: str) -> Iterator[tuple[int, int, str]]:
-    """Runs of up to four words, longest first; scripts without spaces give runs of characters."""
+    """Runs of up to five words, longest first; scripts without spaces give runs of characters."""
     words = [(m.start(), m.end(), m.group()) for m in _WORD.finditer(text)]
-    for size in (4, 3, 2, 1):
+    for size in (5, 4, 3, 2, 1):
         for i in range(len(words) - size + 1):
             start, end = words[i][0], words[i + size - 1][1]
             phrase = text[start:end]
@@ -223,11 +223,6 @@ def remembered(place: Place, memory: Memory, dice: random.Random, temperature: f
     return max(-89.9, min(89.9, north)), (east + 180) % 360 - 180
 
 
-def apart_km(lat: float, lon: float, other_lat: float, other_lon: float) -> float:
-    """Between two points."""
-    return float(distance_km(lat, lon, np.array(other_lat), np.array(other_lon)))
-
-
 @lru_cache(maxsize=20_000)
 def _fame_of_neighbour(place: Place) -> float:
     lats, lons, people = _large_towns()
@@ -258,8 +253,7 @@ def division_of_area(country: str, area: int) -> str:
 def towns_of_area(country: str, area: int) -> list[Place]:
     """The largest towns of the divisions with these area digits, the most populous first."""
     codes = _divisions_of_area(country, area)
-    inside = (place for place in place_names().biggest(country) if place.division in codes)
-    return list(itertools.islice(inside, 6))
+    return [place for place in place_names().biggest(country) if place.division in codes][:6]
 
 
 def logistic(odds: float) -> float:

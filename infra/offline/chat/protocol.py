@@ -1,23 +1,21 @@
 """A chat completion request, read and checked as the OpenAI API checks it, and the completion that answers it."""
 
 import base64
-import binascii
 import hashlib
 import io
 import json
 import time
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Annotated, Any, Literal
 
-from PIL import Image, UnidentifiedImageError
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from PIL import Image
+from pydantic import AliasPath, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 from starlette.responses import JSONResponse
-
-from schemas.messages import ToolCall
 
 MAX_BYTES = 20 * 1024 * 1024
 MAX_PIXELS = 40_000_000
-FORMATS = {"PNG", "JPEG", "WEBP", "GIF"}
+FORMATS = ("PNG", "JPEG", "WEBP", "GIF")
 MAX_CHOICES = 16
 MAX_IMAGES = 32
 # What pydantic calls an error, to OpenAI's code for it; of any other the type is wrong.
@@ -74,40 +72,70 @@ class Picture:
             return image.convert("RGB")
 
 
-def open_data_uri(url: str, where: str) -> Picture:
+def open_data_uri(url: str) -> Picture:
     """The picture in a base64 data URI; a remote URL is refused, since this server fetches nothing."""
-    if not url.startswith("data:"):
-        raise bad("Failed to download image. Only base64 data URIs are accepted here.", where, "invalid_image_url")
     head, _, payload = url.partition(",")
-    if not head.endswith(";base64"):
-        raise bad("Invalid image data URI: expected base64 encoding.", where, "invalid_base64")
+    if not head.startswith("data:"):
+        text = "Failed to download image. Only base64 data URIs are accepted here."
+        raise bad(text, "messages", "invalid_image_url")
     try:
-        data = base64.b64decode(payload, validate=True)
-    except (binascii.Error, ValueError):
-        raise bad("Invalid base64 image_url.", where, "invalid_base64") from None
-    if len(data) > MAX_BYTES:
-        raise bad("Image is too large. The limit is 20 MB.", where, "image_too_large")
+        data = base64.b64decode(payload, validate=head.endswith(";base64"))
+    except ValueError:
+        raise bad("Invalid base64 image_url.", "messages", "invalid_base64") from None
     try:
-        with Image.open(io.BytesIO(data)) as image:
-            kind, (width, height) = image.format, image.size
-            if kind not in FORMATS:
-                raise UnidentifiedImageError(kind)
-            if width * height > MAX_PIXELS:
-                raise bad("Image has too many pixels.", where, "image_too_large")
+        with Image.open(io.BytesIO(data), formats=FORMATS) as image:
+            width, height = image.size
+            if len(data) > MAX_BYTES or width * height > MAX_PIXELS:
+                raise bad("Image is too large. The limits are 20 MB and 40 megapixels.", "messages", "image_too_large")
             image.load()
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError):
         text = "You uploaded an unsupported image. Please make sure your image is valid png, jpeg, gif or webp."
-        raise bad(text, where, "invalid_image_format") from None
+        raise bad(text, "messages", "invalid_image_format") from None
     return Picture(data, hashlib.sha256(data).hexdigest(), width, height)
 
 
-@dataclass(frozen=True)
-class Message:
-    role: str
+class _Checked(BaseModel):
+    model_config = ConfigDict(strict=True, allow_inf_nan=False)
+
+
+class _Text(_Checked):
+    type: Literal["text"]
     text: str
-    pictures: tuple[Picture, ...] = ()
-    tool_calls: tuple[ToolCall, ...] = ()
+
+
+class _Image(_Checked):
+    type: Literal["image_url"]
+    url: str = Field(validation_alias=AliasPath("image_url", "url"))
+
+
+class Call(_Checked):
+    """A tool call as a model wrote it; `arguments` need not be JSON."""
+
+    id: str
+    name: str = Field(validation_alias=AliasPath("function", "name"))
+    arguments: str = Field(validation_alias=AliasPath("function", "arguments"))
+
+
+def _parts(content: Any) -> Any:
+    return [{"type": "text", "text": content}] if isinstance(content, str) else content or []
+
+
+class Message(_Checked):
+    """One message of a request; its pictures are decoded once, when it is read."""
+
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: Annotated[list[Annotated[_Text | _Image, Field(discriminator="type")]], BeforeValidator(_parts)] = []
+    tool_calls: Annotated[list[Call], BeforeValidator(_parts)] = []
     tool_call_id: str | None = None
+    refusal: str | None = None
+
+    @property
+    def text(self) -> str:
+        return "\n".join(part.text for part in self.content if isinstance(part, _Text))
+
+    @cached_property
+    def pictures(self) -> tuple[Picture, ...]:
+        return tuple(open_data_uri(part.url) for part in self.content if isinstance(part, _Image))
 
 
 @dataclass(frozen=True)
@@ -152,63 +180,10 @@ class ChatRequest:
         return hashlib.sha256(json.dumps(parts, ensure_ascii=True).encode()).hexdigest()
 
 
-class _Checked(BaseModel):
-    model_config = ConfigDict(strict=True, allow_inf_nan=False)
-
-
-class _Text(_Checked):
-    type: Literal["text"]
-    text: str
-
-
-class _Url(_Checked):
-    url: str
-
-
-class _Image(_Checked):
-    type: Literal["image_url"]
-    image_url: _Url
-
-
-_Part = Annotated[_Text | _Image, Field(discriminator="type")]
-
-
-class _Called(_Checked):
-    name: str
-    arguments: str
-
-
-class _Call(_Checked):
-    id: str
-    function: _Called
-
-
-def _parts(content: Any) -> Any:
-    return [{"type": "text", "text": content}] if isinstance(content, str) else content
-
-
-class _Message(_Checked):
-    role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: Annotated[list[_Part] | None, BeforeValidator(_parts)] = None
-    tool_calls: list[_Call] | None = None
-    tool_call_id: str | None = None
-    refusal: str | None = None
-
-
-class _Function(_Checked):
-    name: str
-    description: str | None = None
-    parameters: dict[str, Any] | None = None
-
-
 class _Tool(_Checked):
     type: Literal["function"]
-    function: _Function
-
-
-class _Schema(_Checked):
-    name: str
-    schema_: dict[str, Any] = Field(alias="schema")
+    name: str = Field(validation_alias=AliasPath("function", "name"))
+    parameters: dict[str, Any] | None = Field(None, validation_alias=AliasPath("function", "parameters"))
 
 
 class _Plain(_Checked):
@@ -217,21 +192,17 @@ class _Plain(_Checked):
 
 class _Structured(_Checked):
     type: Literal["json_schema"]
-    json_schema: _Schema
+    schema_: dict[str, Any] = Field(validation_alias=AliasPath("json_schema", "schema"))
 
 
 class _Body(_Checked):
-    messages: list[_Message] = Field(min_length=1)
+    messages: list[Message] = Field(min_length=1)
     tools: list[_Tool] | None = None
     tool_choice: str | _Tool | None = None
     response_format: Annotated[_Plain | _Structured, Field(discriminator="type")] | None = None
     temperature: float | None = Field(None, ge=0, le=2)
     top_p: float | None = Field(None, ge=0, le=1)
     top_k: int | None = Field(None, ge=-1, le=10**6)
-    min_p: float | None = Field(None, ge=0, le=1)
-    presence_penalty: float | None = Field(None, ge=-2, le=2)
-    frequency_penalty: float | None = Field(None, ge=-2, le=2)
-    repetition_penalty: float | None = Field(None, ge=0.01, le=2)
     seed: int | None = Field(None, ge=-(2**63), le=2**63 - 1)
     n: int | None = Field(None, ge=1, le=MAX_CHOICES)
     max_tokens: int | None = Field(None, ge=1, le=10**7)
@@ -257,19 +228,19 @@ def read_request(body: Any, vision: dict[str, bool]) -> ChatRequest:
         parsed = _Body.model_validate(body)
     except ValidationError as error:
         raise _refusal(error) from None
-    tools = {tool.function.name: tool.function.parameters or {} for tool in parsed.tools or ()}
+    tools = {tool.name: tool.parameters or {} for tool in parsed.tools or ()}
     choice, form, stop = parsed.tool_choice or "auto", parsed.response_format, parsed.stop or ()
     if isinstance(choice, _Tool):
-        choice = choice.function.name
+        choice = choice.name
     if choice not in ("none", "auto", *tools) and (choice != "required" or not tools):
         raise bad(f"Invalid value for 'tool_choice': {choice!r} needs functions in 'tools'.", "tool_choice")
     plain: dict[str, Any] | None = None if form is None or form.type == "text" else {}
     return ChatRequest(
         model=model,
-        messages=_read_messages(parsed.messages, vision[model]),
+        messages=_checked(tuple(parsed.messages), vision[model]),
         tools=tools,
         tool_choice=choice,
-        response_schema=form.json_schema.schema_ if isinstance(form, _Structured) else plain,
+        response_schema=form.schema_ if isinstance(form, _Structured) else plain,
         temperature=_effective_temperature(parsed),
         seed=parsed.seed,
         choices=parsed.n or 1,
@@ -296,45 +267,32 @@ def _effective_temperature(parsed: _Body) -> float:
     return 0.0 if parsed.top_k == 1 or nucleus == 0 else float(temperature * nucleus**0.5)
 
 
-def _read_messages(listed: list[_Message], takes_pictures: bool) -> tuple[Message, ...]:
-    messages = tuple(_read_message(message, f"messages[{i}]", takes_pictures) for i, message in enumerate(listed))
+def _checked(messages: tuple[Message, ...], takes_pictures: bool) -> tuple[Message, ...]:
+    """The messages, if they are what the model takes and follow on each other as the API wants it."""
+    for i, message in enumerate(messages):
+        is_said = message.content or (message.role == "assistant" and (message.tool_calls or message.refusal))
+        if not is_said or (message.role == "tool" and message.tool_call_id is None):
+            at = f"messages[{i}].{'tool_call_id' if is_said else 'content'}"
+            raise bad(f"Missing required parameter: '{at}'.", at, "missing_required_parameter")
+        if not takes_pictures and any(isinstance(part, _Image) for part in message.content):
+            text = "Invalid content type. image_url is only supported by certain models."
+            raise bad(text, f"messages[{i}].content", "invalid_value")
+    # Each tool message answers a call just made, and each call is answered before the talk goes on.
+    unanswered: set[str | None] = set()
+    for i, message in enumerate([*messages, Message(role="user")]):
+        is_result = message.role == "tool"
+        if message.tool_call_id not in unanswered if is_result else unanswered:
+            text = "messages with role 'tool' must respond, one each, to the 'tool_calls' of the message before them"
+            raise bad(f"Invalid parameter: {text}.", f"messages.[{i}].role")
+        unanswered = unanswered - {message.tool_call_id} if is_result else {call.id for call in message.tool_calls}
     if sum(len(message.pictures) for message in messages) > MAX_IMAGES:
         raise bad(f"Too many images. At most {MAX_IMAGES} are allowed.", "messages", "too_many_images")
-    _check_tool_order(messages)
     calls = [call.arguments for message in messages for call in message.tool_calls]
     tokens = sum(text_tokens(text) for text in [*(message.text for message in messages), *calls])
     if tokens > CONTEXT_TOKENS:
         text = f"This model's maximum context length is {CONTEXT_TOKENS} tokens, your messages have {tokens}."
         raise bad(text, "messages", "context_length_exceeded")
     return messages
-
-
-def _read_message(raw: _Message, where: str, takes_pictures: bool) -> Message:
-    calls = tuple(ToolCall(call.id, call.function.name, call.function.arguments) for call in raw.tool_calls or ())
-    is_empty = raw.content is None and not (raw.role == "assistant" and (calls or raw.refusal))
-    if is_empty or (raw.role == "tool" and raw.tool_call_id is None):
-        at = f"{where}.{'content' if is_empty else 'tool_call_id'}"
-        raise bad(f"Missing required parameter: '{at}'.", at, "missing_required_parameter")
-    pictures = []
-    for i, part in enumerate(raw.content or ()):
-        if isinstance(part, _Image):
-            at = f"{where}.content[{i}]"
-            if not takes_pictures:
-                raise bad("Invalid content type. image_url is only supported by certain models.", at, "invalid_value")
-            pictures.append(open_data_uri(part.image_url.url, at))
-    text = "\n".join(part.text for part in raw.content or () if isinstance(part, _Text))
-    return Message(raw.role, text, tuple(pictures), calls, raw.tool_call_id)
-
-
-def _check_tool_order(messages: tuple[Message, ...]) -> None:
-    """Each tool message answers a call just made, and each call is answered before the talk goes on."""
-    open_ids: set[str | None] = set()
-    for i, message in enumerate((*messages, Message("end", ""))):
-        is_result = message.role == "tool"
-        if message.tool_call_id not in open_ids if is_result else open_ids:
-            text = "messages with role 'tool' must respond, one each, to the 'tool_calls' of the message before them"
-            raise bad(f"Invalid parameter: {text}.", f"messages.[{i}].role")
-        open_ids = open_ids - {message.tool_call_id} if is_result else {call.id for call in message.tool_calls}
 
 
 @dataclass(frozen=True)

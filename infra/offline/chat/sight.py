@@ -32,9 +32,10 @@ REMEMBERED = 4096
 class TextLine:
     """One line of scene text; the box is left, top, right, bottom in pixels of the picture as sent."""
 
-    text: str
-    score: float
-    box: tuple[int, int, int, int]
+    text: str  # empty where it could not be read, or a reading of it stands elsewhere
+    score: float = 0.95
+    box: tuple[int, int, int, int] = (0, 0, 0, 0)
+    zoomed: bool = False
 
     @property
     def height(self) -> int:
@@ -105,7 +106,9 @@ def read_text(image: Image.Image) -> list[TextLine]:
     boxes = eyes.detector(small).boxes
     found: Any = [] if boxes is None else boxes
     quads = [np.asarray(quad, np.float64) * (wide / size[0], high / size[1]) + (0, top) for quad in found]
-    quads = sorted((quad for quad in quads if _like_writing(quad)), key=_quad_height, reverse=True)[:MAX_LINES]
+    # A line of text lies; windows and doors, which fool the detector, stand upright.
+    quads = [quad for quad in quads if max(_side(quad, 0), _side(quad, 2)) > 1.15 * _side(quad, 3)]
+    quads = sorted(quads, key=lambda quad: _side(quad, 3), reverse=True)[:MAX_LINES]
     return _recognise(eyes, full, quads) if quads else []
 
 
@@ -129,15 +132,6 @@ def sign_rows(pixels: NDArray[np.uint8]) -> tuple[int, int]:
 def _side(quad: NDArray[np.float64], corner: int) -> float:
     """How long the side of a box is that starts at a corner; corners go round from the top left."""
     return float(np.hypot(*(quad[(corner + 1) % 4] - quad[corner])))
-
-
-def _like_writing(quad: NDArray[np.float64]) -> bool:
-    """Whether a box lies like a line of text; windows and doors, which fool the detector, stand upright."""
-    return max(_side(quad, 0), _side(quad, 2)) > 1.15 * _quad_height(quad)
-
-
-def _quad_height(quad: NDArray[np.float64]) -> float:
-    return _side(quad, 3)
 
 
 def _recognise(eyes: _Eyes, full: NDArray[np.uint8], quads: list[NDArray[np.float64]]) -> list[TextLine]:
@@ -191,18 +185,13 @@ def look_at_picture(picture: Picture) -> SeenPicture:
 
 def _sign_colour(image: Image.Image, lines: list[TextLine]) -> str | None:
     """The background of the first direction sign: a name followed by a distance."""
-    for line in lines:
-        if re.fullmatch(r"\D{3,}\s*\d{1,3}(?:\s*km)?", line.text):
-            patch = np.asarray(image.crop(line.box), dtype=np.float32).reshape(-1, 3)
-            light = patch.sum(axis=1)
-            # Letters cover less than half of the box: the commoner half is the board.
-            board = np.median(patch, axis=0) if np.ptp(light) > 90 else patch.mean(axis=0)
-            return _colour_name(board)
-    return None
-
-
-def _colour_name(colour: np.ndarray) -> str | None:
-    red, green, blue = (float(part) for part in colour)
+    sign = next((line for line in lines if re.fullmatch(r"\D{3,}\s*\d{1,3}(?:\s*km)?", line.text)), None)
+    if sign is None:
+        return None
+    patch = np.asarray(image.crop(sign.box), dtype=np.float32).reshape(-1, 3)
+    # Letters cover less than half of the box: the commoner half is the board.
+    board = np.median(patch, axis=0) if np.ptp(patch.sum(axis=1)) > 90 else patch.mean(axis=0)
+    red, green, blue = (float(part) for part in board)
     cases = {
         "white": min(red, green, blue) > 185,
         "yellow": red > 150 and green > 120 and blue < 0.55 * red,

@@ -4,33 +4,29 @@ import itertools
 import json
 import random
 import re
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
 
-from infra.offline.chat.answer_form import Answer, field_of
-from infra.offline.chat.beliefs import Belief, cities_in_passage, city_odds, weigh_notes
+from infra.offline.chat.answer_form import Answer
+from infra.offline.chat.beliefs import Belief, Odds, cities_in_passage, city_odds, weigh_notes
 from infra.offline.chat.clues import countries_in
-from infra.offline.chat.notes import Notes, read_texts
+from infra.offline.chat.notes import Notes
 from infra.offline.chat.observer import describe
 from infra.offline.chat.placenames import Place, logistic, place_names
 from infra.offline.chat.protocol import ChatRequest, Reply
 from infra.offline.chat.sight import look_at_picture
 from infra.offline.gazetteer import gazetteer
 from infra.offline.words import fold
-from schemas.messages import json_object
+from tasks.reward.answer import ParsedAnswer, parse_answer
 
 MAX_CANDIDATES = 32
 MAX_CHARS, MAX_PASSAGES = 40_000, 80  # of one trajectory; what comes before or after is not read
 MAX_NAME = 120
 
 _HEADING = re.compile(r"^[ \t#*]*(?:candidate|trajectory|agent)[ \t]+(?:\d{1,3}|[A-H])\b", re.IGNORECASE | re.MULTILINE)
-_ANSWER = re.compile(r"<answer[^<>]{0,80}>(.*?)(?:</answer\s*>|\Z)", re.IGNORECASE | re.DOTALL)
-_OBJECT = re.compile(r"\{[^{}]{2,2000}\}")
-_LABELLED = re.compile(r"^[ \t*>-]*([A-Za-z][A-Za-z_ ]{2,24}?)[ \t*]*:[ \t*]*(\S[^\n]*)$", re.MULTILINE)
-_PAIR = re.compile(r"(-?\d{1,2}\.\d+)\s*°?\s*,\s*(-?\d{1,3}\.\d+)")
+_ANSWER = re.compile(r"<answer[^<>]{0,80}>.*?(?:</answer\s*>|\Z)", re.IGNORECASE | re.DOTALL)
 _TAG = re.compile(r"</?(?:think|answer|tool_call|tool_response)[^<>]{0,80}>|^\s*(?:assistant|tool|user):", re.I | re.M)
 _QUOTED = re.compile(r"['\"“”«»]([^'\"“”«»\n]{3,60})['\"“”«»]")
-MAX_LOOKS = 4  # a picture and its first crops; each new one takes a second
+MAX_LOOKS = 4  # a picture and its largest crops; each new one takes a second
 AGREES, AGREES_MOST = 0.8, 2.0  # what each other agent at the same place adds, and all of them together
 PAGES, PAGES_MOST = 0.6, 4.0  # pages quoted in a trajectory count less than signs seen in the picture
 SEEN_TOO, NOT_SEEN, CLAIMS_MOST = 0.5, 0.3, 1.5  # writing a trajectory quotes, which the picture has or has not
@@ -55,7 +51,7 @@ class Candidate:
     def country_label(self) -> str:
         """The country's usual name; the point decides where the claim names another."""
         is_claimed = self.place.country in countries_in(self.country)
-        return (self.country if is_claimed else "") or self.place.country_name
+        return self.country if is_claimed else self.place.country_name
 
 
 def read_candidates(request: ChatRequest) -> tuple[list[Candidate], int]:
@@ -63,59 +59,23 @@ def read_candidates(request: ChatRequest) -> tuple[list[Candidate], int]:
     text = request.said_by("user", "assistant", "tool")
     heads = [head.start() for head in _HEADING.finditer(text)][:MAX_CANDIDATES]
     parts = [text[start:end] for start, end in itertools.pairwise([*heads, len(text)])]
-    candidates = [_read(number, part) for number, part in enumerate(parts, 1)]
+    candidates = [_read(number, part[-MAX_CHARS:]) for number, part in enumerate(parts, 1)]
     return [candidate for candidate in candidates if candidate is not None], len(parts)
 
 
-def last_answer(part: str) -> dict[str, Any] | None:
-    """What a trajectory finally answers: its last answer block, or without one its last object with a place."""
-    blocks = _ANSWER.findall(part)
-    texts = blocks[-1:] or reversed(_OBJECT.findall(part))
-    return next((fields for text in texts if (fields := _fields(text))), None)
-
-
-def _fields(text: str) -> dict[str, Any] | None:
-    """The place a text gives: JSON, labelled lines, a pair of coordinates, or `Country; Region; Place`."""
-    objects = (_placed(value) for found in reversed(_OBJECT.findall(text)) if (value := json_object(found)))
-    placed = next((placed for placed in objects if placed), None)
-    if placed:
-        return placed
-    pair = _PAIR.search(text)
-    point = _point(pair.group(1), pair.group(2)) if pair else None
-    placed = _placed({label: line.strip(" \t*°") for label, line in _LABELLED.findall(text)})
-    if placed or point:
-        placed = placed or {"point": None, "country": "", "region": "", "city": ""}
-        return {**placed, "point": placed["point"] or point}
-    levels = [level.strip() for level in text.strip().split(";")]
-    if 2 <= len(levels) <= 4 and len(text) < 300 and countries_in(levels[0]):
-        return {"point": None, "country": levels[0], "region": levels[1], "city": "".join(levels[2:3])}
-    return None
-
-
-def _placed(value: dict[str, Any]) -> dict[str, Any] | None:
-    """Point and names of an answer by its fields, if it has any of them."""
-    fields = {field_of(str(key)): item for key, item in reversed(value.items()) if item not in (None, "")}
-    names = {level: fields.get(level, "") for level in ("country", "region")}
-    names["city"] = next((fields[name] for name in ("city", "place", "location") if name in fields), "")
-    point = _point(fields.get("lat"), fields.get("lon"))
-    is_placed = point or any(isinstance(name, str) and name for name in names.values())
-    return {"point": point, **names} if is_placed else None
-
-
 def _read(number: int, part: str) -> Candidate | None:
-    fields = last_answer(part)
-    if fields is None:
-        return None
-    country, region, city = (_name(fields[level]) for level in ("country", "region", "city"))
-    point = fields["point"] or _recall(country, city)
+    answer = parse_answer(part)
+    country, region, city = (_name(name or "") for name in vars(answer.address).values())
+    point = _recall(country, city)
+    if isinstance(answer, ParsedAnswer) and answer.lat is not None and answer.lon is not None:
+        point = answer.lat, answer.lon
     if point is None:
         return None
     notes = Notes()
-    body = _TAG.sub("\n", _ANSWER.sub("\n", part[-MAX_CHARS:]))
-    passages = notes.facts_of([line for line in body.splitlines() if line.strip()][:MAX_PASSAGES])
-    lat, lon = point
-    code = str(gazetteer().country[gazetteer().nearest(lat, lon)[0][0]])
-    return Candidate(number, Place(city, lat, lon, code), country, region, tuple(passages), notes.suspicious)
+    lines = _TAG.sub("\n", _ANSWER.sub("\n", part)).splitlines()
+    passages = notes.facts_of([line for line in lines if line.strip()][:MAX_PASSAGES])
+    code = str(gazetteer().country[gazetteer().nearest(*point)[0][0]])
+    return Candidate(number, Place(city, *point, code), country, region, tuple(passages), notes.suspicious)
 
 
 def _recall(country: str, city: str) -> tuple[float, float] | None:
@@ -123,20 +83,12 @@ def _recall(country: str, city: str) -> tuple[float, float] | None:
     lands = countries_in(country)
     named = [match.place for match in place_names().named(city) if not lands or match.place.country in lands]
     largest = [place for code in sorted(lands) for place in place_names().biggest(code)[:1]]
-    return next(((place.lat, place.lon) for place in [*(named if city else ()), *largest]), None)
+    return next(((place.lat, place.lon) for place in [*named, *largest]), None)
 
 
-def _point(lat: Any, lon: Any) -> tuple[float, float] | None:
-    try:
-        point = float(lat), float(lon)
-    except (TypeError, ValueError):
-        return None
-    return point if abs(point[0]) <= 90 and abs(point[1]) <= 180 else None  # NaN is not
-
-
-def _name(value: Any) -> str:
+def _name(text: str) -> str:
     """A name as data: one short line without mark-up."""
-    return " ".join(re.sub(r"[<>{}]", " ", value).split())[:MAX_NAME] if isinstance(value, str) else ""
+    return re.sub(r"[<>{}\s]+", " ", text).strip()[:MAX_NAME]
 
 
 def verifier_reply(request: ChatRequest, dice: random.Random) -> Reply:
@@ -191,21 +143,15 @@ def _see(request: ChatRequest) -> Notes:
     pictures = list({p.sha256: p for p in request.pictures}.values())
     # Pictures of maps are square: what is written there is not in the scene.
     pictures = [p for p in pictures if p.width != p.height] or pictures[:1]
-    largest = max(pictures, key=lambda p: p.width * p.height)
-    notes = Notes(description=describe(look_at_picture(largest)))
-    notes.texts = read_texts(notes.description)
-    for crop in [p for p in pictures if p is not largest][: MAX_LOOKS - 1]:
-        notes.texts += read_texts(describe(look_at_picture(crop)), zoomed=True)
+    pictures.sort(key=lambda p: -p.width * p.height)
+    notes = Notes(description=describe(look_at_picture(pictures[0])))
+    for picture in pictures[:MAX_LOOKS]:
+        lines = look_at_picture(picture).readable
+        notes.texts += [replace(line, zoomed=picture is not pictures[0]) for line in lines]
     return notes
 
 
-def _score(
-    candidate: Candidate,
-    others: list[Candidate],
-    notes: Notes,
-    belief: Belief,
-    odds: dict[Place, tuple[float, str]],
-) -> float:
+def _score(candidate: Candidate, others: list[Candidate], notes: Notes, belief: Belief, odds: Odds) -> float:
     """Log-odds of an answer: the picture first, then quoted pages, honest quotes, and company."""
     place = candidate.place
     score = max([belief.evidence.score(place.country), *(s for near, (s, _) in odds.items() if place.is_at(near))])
@@ -222,11 +168,11 @@ def _score(
 def _quotes(candidate: Candidate, notes: Notes) -> float:
     """A trajectory that quotes writing the picture has is trusted more than one that quotes what is not there."""
     seen = fold(" / ".join(notes.words))
-    if not seen:
-        return 0.0
     quoted = {fold(text) for passage in candidate.passages for text in _QUOTED.findall(passage)}
+    if not seen or not quoted:
+        return 0.0
     there = sum(1 for text in quoted if text and text in seen)
-    return min(CLAIMS_MOST, SEEN_TOO * there - (NOT_SEEN if quoted and not there else 0.0))
+    return min(CLAIMS_MOST, SEEN_TOO * there - (0.0 if there else NOT_SEEN))
 
 
 def _chosen(ranked: list[Candidate], support: float, belief: Belief) -> Answer:

@@ -14,10 +14,8 @@ from infra.offline.chat.answer_form import Answer, field_of, fill_schema, shown_
 from infra.offline.chat.beliefs import LARGEST, Belief, Guess
 from infra.offline.chat.clues import areas_in
 from infra.offline.chat.consistency import conclude
-from infra.offline.chat.notes import Notes
-from infra.offline.chat.observer import facts_of
+from infra.offline.chat.notes import Notes, boxes_worth_zooming
 from infra.offline.chat.placenames import division_of_area, place_names, towns_of_area
-from infra.offline.chat.policy import boxes_worth_zooming
 from infra.offline.chat.protocol import ChatRequest, Reply
 from infra.offline.chat.scene import grade
 from infra.offline.chat.verifier import judge_candidates, read_candidates
@@ -34,14 +32,16 @@ def wants_json(request: ChatRequest) -> bool:
 
 def write_json(request: ChatRequest, notes: Notes, belief: Belief, dice: random.Random, answer: Answer) -> Reply:
     """The JSON object with the model's answer in it, or with another's that its own look supports better."""
-    answer, review = weighed_with_others(request, notes, belief, answer)
-    levels = level_thoughts(answer, notes, belief)
+    answer = weighed_with_others(request, notes, belief, answer)
+    if notes.picture is None:
+        # A person's notes, which follow the form that the prompt shows.
+        levels = levels_of_notes(request.said_by("user").rpartition("}")[2])
+    else:
+        levels = level_thoughts(answer, notes, belief)
     known: dict[str, Any] = {
         # Everything the model could say, under the names recipes give it.
-        **(facts_of(notes.picture) if notes.picture is not None else {}),
         **levels,
         "ChainOfThought": {key: levels[key] for key in LEVELS.values()},
-        **review,
         **{name: answer.value(name) for name in ("country", "region", "city", "place", "location", "lat", "lon")},
         **dict.fromkeys(("thought", "reasoning", "reason", "explanation"), answer.explanation),
         "confidence": answer.confidence,
@@ -50,9 +50,6 @@ def write_json(request: ChatRequest, notes: Notes, belief: Belief, dice: random.
         "boxes": _boxes(notes, dice, request.temperature),
         "queries": _queries(belief, answer, notes),
     }
-    if notes.picture is None:
-        # A person's notes: what follows the last mention of notes, else all of it.
-        known |= levels_of_notes(request.said_by("user").rpartition("notes:")[2])
     if request.response_schema is not None:
         return Reply(fill_schema(request.response_schema, known))
     # Where no type is known, a query is the words alone.
@@ -66,33 +63,20 @@ def _shown_form(request: ChatRequest) -> list[str]:
     return next((keys for keys in reversed(shown) if any(field_of(key) is None for key in keys)), [])
 
 
-def weighed_with_others(
-    request: ChatRequest, notes: Notes, belief: Belief, own: Answer
-) -> tuple[Answer, dict[str, Any]]:
-    """The model's own answer, or another's that its own look supports better; and the fields of a review.
-
-    The fields are empty where the request tells of no answers of others.
-    """
+def weighed_with_others(request: ChatRequest, notes: Notes, belief: Belief, own: Answer) -> Answer:
+    """The model's own answer, or another's that its own look supports better."""
     candidates, sent = read_candidates(request)
-    if not sent:
-        return own, {}
-    number, answer = judge_candidates(candidates, notes, belief)
-    best, why = belief.best, answer.explanation
-    if number:
-        return replace(answer, explanation=f"{own.explanation} {why}"), {"agree": True, "comment": why, "review": why}
-    if candidates and best is not None:
-        why = f"What I see points to {best.city or best.place.country_name} ({best.why}). {why}"
-    return own, {"agree": False, "comment": why, "review": why}
+    number, answer = judge_candidates(candidates, notes, belief) if sent else (0, own)
+    return replace(answer, explanation=f"{own.explanation} {answer.explanation}") if number else own
 
 
 def level_thoughts(answer: Answer, notes: Notes, belief: Belief) -> dict[str, Any]:
     """The levels under the recipe's names, and the final answer `Country; Region; Specific Location`."""
-    words, reasons = notes.words, belief.reasons
-    road = [reason for reason in reasons if "traffic" in reason or "line is" in reason]
-    script = [reason for reason in reasons if reason not in road][:3]
+    words, streets = notes.words, notes.streets
+    road = [reason for reason in belief.reasons if "traffic" in reason or "line is" in reason]
+    script = [reason for reason in belief.reasons if reason not in road][:3]
     nature = _surroundings(notes)
     named = [word for word in words if place_names().mentions(word, fuzzy=False)]
-    streets = notes.streets
     guess = next((guess for guess in belief.guesses if guess.city == answer.city), None)
     answer, by_area = _by_area(answer, guess, words, streets)
     region, country, city = answer.region or answer.city, answer.country, answer.city
@@ -106,28 +90,27 @@ def level_thoughts(answer: Answer, notes: Notes, belief: Belief) -> dict[str, An
     precise = f"What can be read is '{words[0]}'." if words else "There is no writing that could name the street."
     precise = f"A sign gives the street: '{streets[0]}'." if streets else precise
     doubt = round(1 - answer.confidence, 2)
-    levels = (
-        _level(
-            [*road, *script, *nature[:1]],
-            f"{lead} {nature[0]} Together these clues fit {country or 'no country'} best.",
-            country,
-            (doubt / 2, "countries with the same language and road rules remain possible"),
-        ),
-        _level(
-            [*(f"the sign '{word}'" for word in named[:3]), *([by_area] if by_area else []), *nature],
-            f"{writing} {why_region}, so within {country} I take {region}. The surroundings ({'; '.join(nature)}) "
-            "alone would not decide it.",
-            region,
-            (doubt * 0.8, "a namesake in another division cannot be excluded"),
-        ),
-        _level(
-            [*(f"the street '{street}'" for street in streets[:2]), *(f"the text '{word}'" for word in words[:3])],
-            f"{precise} {why_place} That makes {place} the place I name; the picture alone does not tell the house.",
-            place,
-            (doubt, "the exact street is known only where a sign names it"),
-        ),
+    country_level = _level(
+        [*road, *script, *nature[:1]],
+        f"{lead} {nature[0]} Together these clues fit {country or 'no country'} best.",
+        country,
+        (doubt / 2, "countries with the same language and road rules remain possible"),
     )
-    return {**dict(zip(LEVELS.values(), levels, strict=True)), "FinalAnswer": answer.value("levels")}
+    region_level = _level(
+        [*(f"the sign '{word}'" for word in named[:3]), *filter(None, [by_area]), *nature],
+        f"{writing} {why_region}, so within {country} I take {region}. The surroundings ({'; '.join(nature)}) "
+        "alone would not decide it.",
+        region,
+        (doubt * 0.8, "a namesake in another division cannot be excluded"),
+    )
+    place_level = _level(
+        [*(f"the street '{street}'" for street in streets[:2]), *(f"the text '{word}'" for word in words[:3])],
+        f"{precise} {why_place} That makes {place} the place I name; the picture alone does not tell the house.",
+        place,
+        (doubt, "the exact street is known only where a sign names it"),
+    )
+    levels = dict(zip(LEVELS.values(), (country_level, region_level, place_level), strict=True))
+    return {**levels, "FinalAnswer": answer.value("levels")}
 
 
 def _by_area(answer: Answer, guess: Guess | None, words: list[str], streets: list[str]) -> tuple[Answer, str]:
@@ -146,22 +129,20 @@ def _by_area(answer: Answer, guess: Guess | None, words: list[str], streets: lis
 def levels_of_notes(text: str) -> dict[str, Any]:
     """The levels as a person's notes support them: their sentences and names, and nothing else."""
     conclusions, _ = conclude(text)
-    sentences = [part.strip() for part in re.split(r"(?<=[.!?;])\s+|\n", text) if part.strip()]
     names = {level: name for level, (name, _) in conclusions.items()}
-    taken: set[str] = set()
+    parts = (part.strip() for part in re.split(r"(?<=[.!?;])\s+|\n", text))
+    sentences = [part for part in dict.fromkeys(parts) if part and not part.endswith(":")]
     levels: dict[str, Any] = {}
     for level, key in LEVELS.items():
         name, why = conclusions[level]
-        own = [s for s in sentences if name and fold(name) in fold(s)]
-        if level == "country":  # what names no level at all is a clue to the country
-            own += [s for s in sentences if not any(n and fold(n) in fold(s) for n in names.values())]
-        fresh = [sentence for sentence in dict.fromkeys(own) if sentence not in taken]
-        taken |= set(fresh)
+        # What names no level at all is a clue to the country.
+        about = {s: [lv for lv, n in names.items() if n and fold(n) in fold(s)] or ["country"] for s in sentences}
+        fresh = [sentence for sentence, of in about.items() if of[0] == level]
+        own = fresh or [sentence for sentence, of in about.items() if level in of]
         doubt = 0.9 if name is None else 0.2 if why.endswith("is named") else 0.5
-        levels[key] = _level(fresh, " ".join(fresh or own) or f"{why}.", name, (doubt, why))
+        levels[key] = _level(fresh, " ".join(own) or f"{why}.", name, (doubt, why))
         levels[key]["Clues"] = fresh if name else []
-    final = "; ".join(name or "unknown" for name in names.values())
-    return {**levels, "ChainOfThought": dict(levels), "FinalAnswer": final}
+    return {**levels, "FinalAnswer": "; ".join(name or "unknown" for name in names.values())}
 
 
 def _level(clues: list[str], reasoning: str, conclusion: str | None, doubt: tuple[float, str]) -> dict[str, Any]:
@@ -210,15 +191,9 @@ def _queries(belief: Belief, answer: Answer, notes: Notes) -> list[dict[str, Any
     hope = "names as rare as these should point to one place"
     if not belief.queries:
         hope = "no name could be read, so I compare with what its streets are like"
-    read = [" ".join(notes.fresh), *[""] * MOST_PROPOSALS]
-    return [
-        {
-            "query": query,
-            "rationale": f"Pages on {query} would say in which town these names are.",
-            "thought": f"{seen} I search for {query}: {hope}.".strip(),
-        }
-        for query, seen in zip(queries, read, strict=False)
-    ]
+    thoughts = [f"I search for {query}: {hope}." for query in queries]
+    thoughts[0] = " ".join([*notes.fresh, thoughts[0]])
+    return [{"query": query, "thought": thought} for query, thought in zip(queries, thoughts, strict=True)]
 
 
 def capital(text: str) -> str:

@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 from infra.offline.chat.answer_form import Answer, answer_body, shown_keys
-from infra.offline.chat.notes import KNOWN
+from infra.offline.chat.notes import Tool
 from infra.offline.chat.placenames import division_of_area
 from infra.offline.facts import area_code
 from infra.offline.gazetteer import admin1_names
@@ -102,7 +102,7 @@ def test_map_tools_are_bound_by_their_schemas(ask: Any, scenes: Any) -> None:
         "satellite_map_query": scenes.draw([]),
     }
     system = LINES.split("Write the final")[0] + (
-        'End with <answer>{"lat": 0.0, "lon": 0.0, "city": "...", "country": "..."}</answer>. At most 8 turns.'
+        'End with <answer>{"lat": 0.0, "lon": 0.0, "city": "...", "country": "..."}</answer>. At most 8 turns in all.'
     )
     picture = scenes.draw(["Boulangerie Lamberneau", "Rue Montviret"])
     told, calls = converse(ask, scenes, picture, system, MAPS, results, temperature=0)
@@ -134,7 +134,7 @@ def test_every_field_a_recipe_asks_for_is_filled(ask: Any, scenes: Any) -> None:
     picture = scenes.message(scenes.draw(["Mairie de Villeurbanne", "Rue Hugo 5", "Tel. +33 4 123"], (700, 350)))
     schema = objects(
         boxes={"type": "array", "items": objects(bbox_2d=BOX, thought=TEXT)},
-        queries={"type": "array", "items": objects(query=TEXT, rationale=TEXT)},
+        queries={"type": "array", "items": objects(query=TEXT, thought=TEXT)},
         CountryIdentification=LEVEL,
         RegionalGuess=LEVEL,
         PreciseLocalization=LEVEL,
@@ -158,7 +158,7 @@ def test_every_field_a_recipe_asks_for_is_filled(ask: Any, scenes: Any) -> None:
     assert all(len(said[level]["Reasoning"]) > 90 for level in ("CountryIdentification", "RegionalGuess"))
     assert all(0 <= box["bbox_2d"][0] < box["bbox_2d"][2] <= 700 for box in said["boxes"])
     shown = 'Answer with JSON only: {"boxes": [{"bbox_2d": [x1, y1, x2, y2], "thought": "..."}]}'
-    free = ask("proposer", [{"role": "system", "content": shown}, picture], temperature=0)
+    free = ask("agent", [{"role": "system", "content": shown}, picture], temperature=0)
     proposed = json.loads(free["choices"][0]["message"]["content"])
     assert list(proposed) == ["boxes"] and set(proposed["boxes"][0]) == {"bbox_2d", "thought"}
 
@@ -175,7 +175,7 @@ def test_an_area_code_names_the_region_where_no_sign_names_a_town(ask: Any, scen
 
 
 def test_a_review_weighs_anothers_answer_against_its_own_look(ask: Any, scenes: Any) -> None:
-    schema = objects(agree={"type": "boolean"}, comment=TEXT, country=TEXT)
+    schema = objects(country=TEXT, explanation=TEXT)
     told = "Review another agent's answer.\nCandidate 1: <answer>{}</answer>"
     right = {"lat": 45.77, "lon": 4.88, "city": "Villeurbanne", "country": "France"}
     wrong = {"lat": 35.68, "lon": 139.69, "city": "Tokyo", "country": "Japan"}
@@ -183,13 +183,14 @@ def test_a_review_weighs_anothers_answer_against_its_own_look(ask: Any, scenes: 
         message = scenes.message(scenes.draw(["Mairie de Villeurbanne", "Rue Hugo 5"]), told.format(json.dumps(answer)))
         body = ask("agent", [message], temperature=0, response_format=form(schema))
         said = json.loads(body["choices"][0]["message"]["content"])
-        assert (said["agree"], said["country"]) == (agrees, "France"), said
+        assert said["country"] == "France" and ("Candidate 1" in said["explanation"]) == agrees, said
 
 
 @pytest.mark.parametrize(
     ("prompt", "expected"),
     [
         ("Give `Country; Region; Specific Location` inside <answer>.", "France; Rhône; Rue Hugo, Lyon"),
+        ("End with <answer>Country, City, Latitude, Longitude</answer>.", "France, Lyon, 45.76, 4.84"),
         ('Reply {"latitude": 0, "longitude": 0, "confidence": "%"}',
          '{"latitude": 45.76, "longitude": 4.84, "confidence": 72}'),
         ("Location: ...\nConfidence: ... %\nExplanation: ...",
@@ -207,6 +208,6 @@ def test_the_keys_of_objects_are_read_from_prose() -> None:
     assert found == [["name", "arguments"], ["a", "c"]]
 
 
-def test_known_tools_carry_the_argument_that_the_product_requires() -> None:
-    required = {name: TOOLS[name].openai()["function"]["parameters"]["required"] for name, *_ in (*SPOT, *MAPS)}
-    assert {name: [KNOWN[name][1]] for name in required} == required
+def test_every_tool_that_recipes_offer_has_a_purpose() -> None:
+    assert all(Tool(name).purpose for name in TOOLS)
+    assert Tool("report").purpose == ""

@@ -8,9 +8,10 @@ from typing import Any
 
 from infra.offline.chat.answerer import BASE, LARGE, SMALL, _confidence
 from infra.offline.chat.beliefs import Guess
-from infra.offline.chat.placenames import apart_km, familiarity, place_names, recalls, remembered, towns_of_area
+from infra.offline.chat.placenames import familiarity, place_names, recalls, remembered, towns_of_area
 from infra.offline.facts import area_code
 from infra.offline.gazetteer import admin1_names
+from tasks.geo.distance import distance_km
 
 
 def test_towns_are_known_by_size_by_company_and_by_model() -> None:
@@ -29,7 +30,9 @@ def test_towns_are_known_by_size_by_company_and_by_model() -> None:
 def test_what_is_known_better_is_remembered_more_exactly() -> None:
     dice = random.Random(2)
     london = place_names().named("London")[0].place
-    off = [apart_km(*remembered(london, skill.memory, dice, 0.0), london.lat, london.lon) for skill in (SMALL, LARGE)]
+    off = [
+        distance_km(*remembered(london, skill.memory, dice, 0.0), london.lat, london.lon) for skill in (SMALL, LARGE)
+    ]
     assert off[1] < off[0] < 5
     spread = {remembered(london, BASE.memory, dice, 1.0) for _ in range(8)}
     assert len(spread) == 8

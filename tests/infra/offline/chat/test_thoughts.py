@@ -9,14 +9,13 @@ import re
 import sys
 from typing import Any
 
-from infra.offline.chat.agent import trajectory_dice
+from infra.offline.chat.agent import next_action
 from infra.offline.chat.beliefs import LARGEST, Belief, Guess
 from infra.offline.chat.clues import Evidence
-from infra.offline.chat.notes import Notes, SeenText, note_result, tool_named
+from infra.offline.chat.notes import Notes, Tool, note_result, trajectory_dice
 from infra.offline.chat.placenames import Place
-from infra.offline.chat.policy import next_action
 from infra.offline.chat.protocol import read_request
-from infra.offline.chat.sight import _Eyes
+from infra.offline.chat.sight import TextLine, _Eyes
 from tests.infra.offline.chat.test_planner import PAGES, SEEN, SYSTEM, TOOLS, geocode, well_formed
 
 
@@ -72,9 +71,9 @@ def test_the_same_doubts_stay_with_a_conversation() -> None:
 
 
 def test_a_closer_look_replaces_what_was_misread() -> None:
-    far = SeenText("VJooderton Bakery", (10, 10, 90, 30), 0.8, 12)
-    other = SeenText("Whitcombe Street", (200, 10, 300, 30), 0.95, 20)
-    near = SeenText("Wooderton Bakery", (0, 0, 0, 0), 0.95, 0, zoomed=True)
+    far = TextLine("VJooderton Bakery", 0.8, (10, 10, 90, 30))
+    other = TextLine("Whitcombe Street", 0.95, (200, 10, 300, 30))
+    near = TextLine("Wooderton Bakery", zoomed=True)
     assert Notes(texts=[far, other]).words == ["VJooderton Bakery", "Whitcombe Street"]
     assert Notes(texts=[far, other, near]).words == ["Wooderton Bakery", "Whitcombe Street"]
 
@@ -82,7 +81,7 @@ def test_a_closer_look_replaces_what_was_misread() -> None:
 def test_a_place_is_labelled_with_its_country_once() -> None:
     notes = Notes()
     row = {"lat": 1.0, "lon": 2.0, "display_name": "Lander, Wyoming, United States", "country": "United States"}
-    note_result(notes, tool_named("maps_geocode"), '{"address": "Lander"}', json.dumps({"results": [row]}))
+    note_result(notes, Tool("maps_geocode"), '{"address": "Lander"}', json.dumps({"results": [row]}))
     assert notes.geocodes[0][1][0].label == "Lander, Wyoming, United States"
 
 
@@ -96,7 +95,7 @@ def test_a_town_that_is_not_in_front_is_looked_up_for_a_reason() -> None:
     first = Guess(Place("Rouen", 49.4, 1.1, "FR"), 4.0, "a sign names Rouen")
     other = Guess(Place("Cuverville", 49.7, 0.3, "FR"), 3.0, "a page says Cuverville has a Rue Basse")
     large = Guess(Place("Brussels", 50.8, 4.4, "BE"), 2.5, LARGEST)
-    tools = [tool_named("maps_geocode")]
+    tools = [Tool("maps_geocode")]
 
     def why(address: str) -> str:
         belief = Belief(Evidence(), [first, other, large], [], [address])

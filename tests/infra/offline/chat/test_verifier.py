@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from PIL import Image, ImageFilter
 
-from infra.offline.chat.verifier import last_answer
+from infra.offline.chat.protocol import ChatRequest, Message
+from infra.offline.chat.verifier import Candidate, read_candidates
 
 TASK = "Where was this picture taken? Candidates of other agents follow."
 LYON = ("Villeurbanne, France", '{"lat": 45.77, "lon": 4.89, "city": "Villeurbanne", "country": "France"}')
@@ -36,6 +37,11 @@ def settled(ask: Any, scenes: Any, image: Image.Image, candidates: str, **fields
     return max(set(cities), key=cities.count)
 
 
+def candidates_of(said: str) -> list[Candidate]:
+    message = Message(role="user", content=[{"type": "text", "text": f"Candidate 1: {said}"}])  # type: ignore[list-item]
+    return read_candidates(ChatRequest("verifier", (message,)))[0]
+
+
 @pytest.mark.parametrize(
     ("answer", "point", "country", "city"),
     [
@@ -43,23 +49,23 @@ def settled(ask: Any, scenes: Any, image: Image.Image, candidates: str, **fields
         ("\nCountry: France\nCity: Lyon\nLatitude: 45.77\nLongitude: 4.89\n", (45.77, 4.89), "France", "Lyon"),
         ("**Country:** France\n- City: Lyon\nLatitude: 45.77°\nLongitude: 4.89°", (45.77, 4.89), "France", "Lyon"),
         ("Country: France\nCity: Lyon\nCoordinates: 45.77, 4.89", (45.77, 4.89), "France", "Lyon"),
-        ("Country: France\nSpecific location: Lyon", None, "France", "Lyon"),
         ("45.77, 4.89", (45.77, 4.89), "", ""),
-        ("France; Rhone; Lyon", None, "France", "Lyon"),
+        ("France; Rhone; Lyon", (45.75, 4.85), "France", "Lyon"),
     ],
 )
 def test_an_answer_is_read_in_every_form_that_agents_are_asked_for(
     answer: str, point: Any, country: str, city: str
 ) -> None:
-    found = last_answer(f"<think>City: none yet.</think><answer>{answer}</answer>")
-    assert found is not None and (found["point"], found["country"], found["city"]) == (point, country, city)
+    [candidate] = candidates_of(f"<think>City: none yet.</think><answer>{answer}</answer>")
+    assert (candidate.country, candidate.place.name) == (country, city)
+    assert (candidate.place.lat, candidate.place.lon) == pytest.approx(point, abs=0.02)
 
 
 @pytest.mark.parametrize(
     "answer", ["I cannot tell: there is nothing.", "Note: Latitude unknown", "Latitude: 95\nLongitude: 4"]
 )
 def test_what_names_no_place_is_no_answer(answer: str) -> None:
-    assert last_answer(f"<answer>{answer}</answer>") is None
+    assert candidates_of(f"<answer>{answer}</answer>") == []
 
 
 def test_the_picture_decides_also_when_it_is_swapped_and_the_order_turned(ask: Any, scenes: Any) -> None:
