@@ -5,6 +5,7 @@ The calls are one class, so that a benchmark can run the pool without Ray.
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import polars as pl
@@ -46,34 +47,54 @@ class AsyncWorker(SyncWorker):
         return await self._opened(job, make)(chunk)
 
 
+@dataclass(frozen=True)
+class _Kind:
+    """Workers that can stand in for each other: what they are, and what they take of Ray's resources."""
+
+    is_async: bool
+    cpus: float
+    gpus: float
+    memory_mb: int | None
+    is_guest: bool  # takes nothing that others may wait for, and waits for nothing that they have
+
+
 class _IdleWorkers:
     """Workers whose job is over, kept for the next one: a new process would import everything again."""
 
     def __init__(self) -> None:
-        self._kind: Any = None
         self._cluster = ""
-        self._actors: list[Any] = []
+        self._actors: dict[_Kind, list[Any]] = {}
 
-    def pop(self, kind: Any) -> Any | None:
-        if kind != self._kind or self._cluster != _cluster():
-            self.clear()  # they hold CPUs that workers of another kind may wait for
-        return self._actors.pop() if self._actors else None
+    def pop(self, kind: _Kind) -> Any | None:
+        self._make_room(kind)
+        mine = self._actors.get(kind)
+        return mine.pop() if mine else None
 
-    def put(self, kind: Any, actor: Any) -> None:
-        if kind != self._kind:
-            self.clear()
-        self._kind, self._cluster = kind, _cluster()
-        self._actors.append(actor)
+    def put(self, kind: _Kind, actor: Any) -> None:
+        self._make_room(kind)
+        self._actors.setdefault(kind, []).append(actor)
+
+    def _make_room(self, kind: _Kind) -> None:
+        """End those that hold what workers of this kind may wait for, and those of a cluster we have left."""
+        cluster = _cluster()
+        if cluster != self._cluster:
+            self.forget()  # they ended with it
+        self._cluster = cluster
+        for other in [other for other in self._actors if other != kind and not (other.is_guest or kind.is_guest)]:
+            self._end(other)
+
+    def _end(self, kind: _Kind) -> None:
+        for actor in self._actors.pop(kind):
+            ray.kill(actor, no_restart=True)
 
     def forget(self) -> None:
         self._actors.clear()
 
     def clear(self) -> None:
-        cluster = _cluster()
-        while self._actors:
-            actor = self._actors.pop()
-            if cluster == self._cluster:  # those of a cluster we have left ended with it
-                ray.kill(actor, no_restart=True)
+        if _cluster() == self._cluster:
+            for kind in list(self._actors):
+                self._end(kind)
+        self.forget()
 
 
 idle_workers = _IdleWorkers()
@@ -110,8 +131,13 @@ class RayBackend:
     """Workers of one kind on the Ray of this process."""
 
     def __init__(self, settings: SpreadSettings, resources: Resources, is_async: bool) -> None:
-        self._resources, self._is_async = resources, is_async
-        self._kind = (is_async, resources.cpus, resources.gpus, resources.memory_mb)
+        self._resources = resources
+        # Nothing works on this machine beside the one worker of a step: it takes no CPUs, so that it and those of the
+        # steps around it are kept for the steps after them. One that takes none itself waits for others that do.
+        is_own = settings.address is None and not resources.gpus and resources.memory_mb is None
+        is_guest = is_own and resources.workers == 1 and resources.cpus > 0
+        cpus = 0.0 if is_guest else resources.cpus
+        self._kind = _Kind(is_async, cpus, resources.gpus, resources.memory_mb, is_guest)
         self._watch = Watch()
         self._placement = Placement(resources.cpus, resources.gpus, settings.wait_s, resources.memory_mb)
 
@@ -127,12 +153,12 @@ class RayBackend:
         kept = idle_workers.pop(self._kind) if reuse else None
         if kept is not None:
             return kept
-        options: dict[str, Any] = {"num_cpus": self._resources.cpus, "num_gpus": self._resources.gpus}
-        if self._resources.memory_mb is not None:
-            options["memory"] = self._resources.memory_mb * 2**20
-        if self._is_async:
+        options: dict[str, Any] = {"num_cpus": self._kind.cpus, "num_gpus": self._kind.gpus}
+        if self._kind.memory_mb is not None:
+            options["memory"] = self._kind.memory_mb * 2**20
+        if self._kind.is_async:
             options["max_concurrency"] = 64  # of calls; the stage itself limits how many items run at once
-        worker = AsyncWorker if self._is_async else SyncWorker
+        worker = AsyncWorker if self._kind.is_async else SyncWorker
         return ray.remote(worker).options(max_restarts=0, **options).remote()
 
     def ready(self, worker: Any) -> Any:

@@ -200,6 +200,17 @@ def doubled() -> Callable[[pl.DataFrame], int]:
     return lambda chunk: 2 * chunk.height
 
 
+def process_id() -> Callable[[pl.DataFrame], int]:
+    return lambda chunk: os.getpid()
+
+
+def process_id_later() -> Callable[[pl.DataFrame], Any]:
+    async def call(chunk: pl.DataFrame) -> int:
+        return os.getpid()
+
+    return call
+
+
 class _Holder:
     """Takes CPUs and does nothing."""
 
@@ -222,6 +233,19 @@ class TestWorkers:
         items = pl.DataFrame({"id": ["a", "b"]})
         return list(spread(items, doubled, settings, resources))
 
+    def test_those_of_a_step_with_one_worker_are_kept_beside_the_others(self) -> None:
+        """So a model is trained, tried by workers of their own, and trained on, without a new process."""
+        items = pl.DataFrame({"id": ["a", "b"]})
+
+        def tried() -> set[int]:
+            return set(spread(items, process_id_later, HERE, Resources(chunk=1), is_async=True))
+
+        def trained() -> set[int]:
+            return set(spread(items, process_id, HERE, Resources(cpus=2, workers=1)))
+
+        first = tried(), trained()
+        assert (tried(), trained()) == first and not first[0] & first[1]
+
     def test_another_cluster_is_not_taken_for_this_one(self) -> None:
         with pytest.raises(GeofixError, match=r"spread\.address: .*on this machine already.*'head:6379'"):
             ray_home.start_ray(SpreadSettings(address="head:6379"))
@@ -239,7 +263,7 @@ class TestWorkers:
         ray.get([holder.__ray_ready__.remote() for holder in holders], timeout=600)
         with pytest.MonkeyPatch.context() as patch, pytest.raises(GeofixError) as caught:
             patch.setattr("tasks.runtime.on_ray.watch.SAY_EVERY_S", 0.5)
-            self.work(SpreadSettings(workers=2, wait_s=3))
+            self.work(SpreadSettings(workers=2, wait_s=3), Resources())
         assert "of which 0 CPUs" in str(caught.value) and "spread.wait_s" in str(caught.value)
         assert "waiting up to spread.wait_s=3" in caplog.text
         for holder in holders:
