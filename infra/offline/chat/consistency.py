@@ -14,7 +14,6 @@ from infra.offline.chat.protocol import ChatRequest, Reply
 from infra.offline.facts import countries
 from infra.offline.gazetteer import admin1_names
 from infra.offline.words import fold
-from tasks.reward.prose import without_denied
 
 STATED, LANGUAGE = 4.0, 1.5  # what the name of a country or division, and that of a language, is worth
 HEDGED, BORROWED, OPENING_WORD = 0.5, 0.4, 0.4  # factors on what a mention is worth
@@ -27,6 +26,12 @@ SLIP_RATE = 0.04  # how often it misses what a level says
 
 _CONCLUSION = re.compile(r"<answer[^<>]{0,80}>.*?(?:</answer\s*>|\Z)|</?think>", re.IGNORECASE | re.DOTALL)
 _QUOTED = re.compile(r"(?<!\w)['\"‘“«]([^'\"‘’“”«»\n]{2,80}(?:['’]\w[^'\"‘’“”«»\n]{0,60})?)['\"’”»](?!\w)")
+_DENIED = re.compile(
+    r"\b(?:not|never|neither|nor|rather than|instead of|unlike|exclud\w+|rul(?:es?|ed|ing) out|isn't|can't be|unlikely"
+    r"|as opposed to|different from|no longer)\b[^.;,]{0,50}"
+    r"|[^.;,]{0,60}\b(?:is|are|was|could be)\s+(?:ruled out|excluded|unlikely|impossible)",
+    re.IGNORECASE,
+)
 _HEDGE = re.compile(r"\b(?:might|may|could|perhaps|possibly|maybe|(?:cities|countries) like|such as|or|either)\b", re.I)
 _SIDE = re.compile(r"\b(?:driv\w+|traffic|cars?|keeps?)\b[^.;]{0,40}\b(?:on|to) the (left|right)\b", re.IGNORECASE)
 _CENTRE = re.compile(r"\bcent(?:re|er) lines? (?:is|are|:)\s*(yellow|white)", re.IGNORECASE)
@@ -54,7 +59,7 @@ def conclude(text: str) -> tuple[dict[str, tuple[str | None, str]], int]:
     These give nothing. A finer level may speak for a coarser one, never the reverse.
     """
     notes = Notes()
-    sentences = [without_denied(sentence) for line in text.splitlines() for sentence in notes.facts_only(line)]
+    sentences = [_DENIED.sub(" ", sentence) for line in text.splitlines() for sentence in notes.facts_only(line)]
     weights: dict[str | Place, float] = defaultdict(float)  # of countries and divisions by their codes, and of towns
     for sentence in sentences:
         firmness = HEDGED if _HEDGE.search(sentence) else 1.0

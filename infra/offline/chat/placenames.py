@@ -18,10 +18,9 @@ import numpy as np
 from cachetools import cached
 
 from infra.offline.facts import area_code, countries
-from infra.offline.gazetteer import NameIndex, admin1_names, gazetteer
+from infra.offline.gazetteer import NameIndex, admin1_names, distance_km, gazetteer
 from infra.offline.seeded_random import draws, fraction
 from infra.offline.words import KINDS, WORDS, fold, one_letter_off
-from tasks.geo.distance import distance_km
 
 T = TypeVar("T")
 FAMOUS_POPULATION = 50_000  # from here on a city is known by more than one Latin name
@@ -70,7 +69,7 @@ class Place:
 
     def is_at(self, other: "Place") -> bool:
         """Whether an answer may mean either."""
-        return distance_km(self.lat, self.lon, other.lat, other.lon) < SAME_KM
+        return apart_km(self.lat, self.lon, other.lat, other.lon) < SAME_KM
 
 
 def country_name(code: str) -> str:
@@ -221,6 +220,11 @@ def remembered(place: Place, memory: Memory, dice: random.Random, temperature: f
     north = place.lat + away_km / KM_PER_DEGREE * math.cos(bearing)
     east = place.lon + away_km / KM_PER_DEGREE * math.sin(bearing) / max(0.1, math.cos(math.radians(place.lat)))
     return max(-89.9, min(89.9, north)), (east + 180) % 360 - 180
+
+
+def apart_km(lat: float, lon: float, other_lat: float, other_lon: float) -> float:
+    """Between two points."""
+    return float(distance_km(lat, lon, np.array(other_lat), np.array(other_lon)))
 
 
 @lru_cache(maxsize=20_000)

@@ -5,8 +5,9 @@ import json
 import random
 import re
 from dataclasses import dataclass, replace
+from typing import Any
 
-from infra.offline.chat.answer_form import Answer
+from infra.offline.chat.answer_form import Answer, field_of
 from infra.offline.chat.beliefs import Belief, Odds, cities_in_passage, city_odds, weigh_notes
 from infra.offline.chat.clues import countries_in
 from infra.offline.chat.notes import Notes
@@ -16,14 +17,17 @@ from infra.offline.chat.protocol import ChatRequest, Reply
 from infra.offline.chat.sight import look_at_picture
 from infra.offline.gazetteer import gazetteer
 from infra.offline.words import fold
-from tasks.reward.answer import ParsedAnswer, parse_answer
+from schemas.messages import json_object
 
 MAX_CANDIDATES = 32
 MAX_CHARS, MAX_PASSAGES = 40_000, 80  # of one trajectory; what comes before or after is not read
 MAX_NAME = 120
 
 _HEADING = re.compile(r"^[ \t#*]*(?:candidate|trajectory|agent)[ \t]+(?:\d{1,3}|[A-H])\b", re.IGNORECASE | re.MULTILINE)
-_ANSWER = re.compile(r"<answer[^<>]{0,80}>.*?(?:</answer\s*>|\Z)", re.IGNORECASE | re.DOTALL)
+_ANSWER = re.compile(r"<answer[^<>]{0,80}>(.*?)(?:</answer\s*>|\Z)", re.IGNORECASE | re.DOTALL)
+_OBJECT = re.compile(r"\{[^{}]{2,2000}\}")
+_LABELLED = re.compile(r"^[ \t*>-]*([A-Za-z][A-Za-z_ ]{2,24}?)[ \t*]*:[ \t*]*(\S[^\n]*)$", re.MULTILINE)
+_PAIR = re.compile(r"(-?\d{1,2}\.\d+)\s*°?\s*,\s*(-?\d{1,3}\.\d+)")
 _TAG = re.compile(r"</?(?:think|answer|tool_call|tool_response)[^<>]{0,80}>|^\s*(?:assistant|tool|user):", re.I | re.M)
 _QUOTED = re.compile(r"['\"“”«»]([^'\"“”«»\n]{3,60})['\"“”«»]")
 MAX_LOOKS = 4  # a picture and its largest crops; each new one takes a second
@@ -63,19 +67,55 @@ def read_candidates(request: ChatRequest) -> tuple[list[Candidate], int]:
     return [candidate for candidate in candidates if candidate is not None], len(parts)
 
 
+def last_answer(part: str) -> dict[str, Any] | None:
+    """What a trajectory finally answers: its last answer block, or without one its last object with a place."""
+    blocks = _ANSWER.findall(part)
+    texts = blocks[-1:] or reversed(_OBJECT.findall(part))
+    return next((fields for text in texts if (fields := _fields(text))), None)
+
+
+def _fields(text: str) -> dict[str, Any] | None:
+    """The place a text gives: JSON, labelled lines, a pair of coordinates, or `Country; Region; Place`."""
+    objects = (_placed(value) for found in reversed(_OBJECT.findall(text)) if (value := json_object(found)))
+    placed = next((placed for placed in objects if placed), None)
+    if placed:
+        return placed
+    pair = _PAIR.search(text)
+    point = _point(pair.group(1), pair.group(2)) if pair else None
+    placed = _placed({label: line.strip(" \t*°") for label, line in _LABELLED.findall(text)})
+    if placed or point:
+        placed = placed or {"point": None, "country": "", "region": "", "city": ""}
+        return {**placed, "point": placed["point"] or point}
+    levels = [level.strip() for level in text.strip().split(";")]
+    if 2 <= len(levels) <= 4 and len(text) < 300 and countries_in(levels[0]):
+        return {"point": None, "country": levels[0], "region": levels[1], "city": "".join(levels[2:3])}
+    return None
+
+
+def _placed(value: dict[str, Any]) -> dict[str, Any] | None:
+    """Point and names of an answer by its fields, if it has any of them."""
+    fields = {field_of(str(key)): item for key, item in reversed(value.items()) if item not in (None, "")}
+    names = {level: fields.get(level, "") for level in ("country", "region")}
+    names["city"] = next((fields[name] for name in ("city", "place", "location") if name in fields), "")
+    point = _point(fields.get("lat"), fields.get("lon"))
+    is_placed = point or any(isinstance(name, str) and name for name in names.values())
+    return {"point": point, **names} if is_placed else None
+
+
 def _read(number: int, part: str) -> Candidate | None:
-    answer = parse_answer(part)
-    country, region, city = (_name(name or "") for name in vars(answer.address).values())
-    point = _recall(country, city)
-    if isinstance(answer, ParsedAnswer) and answer.lat is not None and answer.lon is not None:
-        point = answer.lat, answer.lon
+    fields = last_answer(part)
+    if fields is None:
+        return None
+    country, region, city = (_name(fields[level]) for level in ("country", "region", "city"))
+    point = fields["point"] or _recall(country, city)
     if point is None:
         return None
     notes = Notes()
     lines = _TAG.sub("\n", _ANSWER.sub("\n", part)).splitlines()
     passages = notes.facts_of([line for line in lines if line.strip()][:MAX_PASSAGES])
-    code = str(gazetteer().country[gazetteer().nearest(*point)[0][0]])
-    return Candidate(number, Place(city, *point, code), country, region, tuple(passages), notes.suspicious)
+    lat, lon = point
+    code = str(gazetteer().country[gazetteer().nearest(lat, lon)[0][0]])
+    return Candidate(number, Place(city, lat, lon, code), country, region, tuple(passages), notes.suspicious)
 
 
 def _recall(country: str, city: str) -> tuple[float, float] | None:
@@ -86,9 +126,17 @@ def _recall(country: str, city: str) -> tuple[float, float] | None:
     return next(((place.lat, place.lon) for place in [*named, *largest]), None)
 
 
-def _name(text: str) -> str:
+def _point(lat: Any, lon: Any) -> tuple[float, float] | None:
+    try:
+        point = float(lat), float(lon)
+    except (TypeError, ValueError):
+        return None
+    return point if abs(point[0]) <= 90 and abs(point[1]) <= 180 else None  # NaN is not
+
+
+def _name(value: Any) -> str:
     """A name as data: one short line without mark-up."""
-    return re.sub(r"[<>{}\s]+", " ", text).strip()[:MAX_NAME]
+    return re.sub(r"[<>{}\s]+", " ", value).strip()[:MAX_NAME] if isinstance(value, str) else ""
 
 
 def verifier_reply(request: ChatRequest, dice: random.Random) -> Reply:
