@@ -104,18 +104,18 @@ def _refusal_of(error: ServiceError) -> Refusal:
     if isinstance(error, NotPublic):
         return Refusal("url_not_public", error.message)
     status = error.status or 0
-    said = f"the host says {status}"
+    host_says = f"the host says {status}"
     if error.kind == "not_found":
-        return Refusal("url_not_found", said)
+        return Refusal("url_not_found", host_says)
     if error.kind in ("auth", "expired", "banned"):
-        return Refusal("url_refused", said)
+        return Refusal("url_refused", host_says)
     if 300 <= status < 400:
-        return Refusal("url_moved", f"{said}, it is elsewhere now")
+        return Refusal("url_moved", f"{host_says}, it is elsewhere now")
     if 200 <= status < 300:
         return Refusal("not_an_image", error.message)
     if error.kind == "bad_response":
         return Refusal("too_big", error.message)  # the only answer that is cut off by us
-    return Refusal("url_bad_answer", said if status else error.message)
+    return Refusal("url_bad_answer", host_says if status else error.message)
 
 
 def image_row(item: dict[str, Any], picture: Photo, sha256: str, context: WorkerContext) -> dict[str, Any]:

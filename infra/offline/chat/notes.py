@@ -112,7 +112,7 @@ class Notes:
     description: str = ""
     picture: SeenPicture | None = None  # the first one
     texts: list[TextLine] = field(default_factory=list)  # empty where there is writing that was not read
-    fresh: list[str] = field(default_factory=list)  # sentences on what was read and not yet said
+    fresh: list[str] = field(default_factory=list)  # sentences on what was read and not yet written
     searches: list[tuple[str, list[str]]] = field(default_factory=list)  # query, passages
     geocodes: list[tuple[str, list[Candidate]]] = field(default_factory=list)  # lookups of any kind
     calls: list[tuple[str, Any]] = field(default_factory=list)  # (purpose, value) of every call so far
@@ -194,7 +194,7 @@ def read_notes(request: ChatRequest, dice: random.Random) -> Notes:
     """The state after the last message, of a model that sees pictures or of one that is told of them."""
     limit = _LIMIT.search(request.prompt)
     notes = Notes(calls_allowed=int(limit[1]) if limit else DEFAULT_CALLS)
-    said, slips = request.said_by("assistant"), trajectory_dice(request, dice).getrandbits(64)
+    told, slips = request.said_by("assistant"), trajectory_dice(request, dice).getrandbits(64)
     called = {call.id: call for message in request.messages for call in message.tool_calls}
     # By name alone: tools are not offered again once the calls are used up.
     tools = {tool.name: tool for tool in (*offered(request), *(Tool(call.name) for call in called.values()))}
@@ -220,7 +220,7 @@ def read_notes(request: ChatRequest, dice: random.Random) -> Notes:
             else:
                 notes.texts += [replace(line, zoomed=lead == READ_IN_CROP) for line in lines]
             quoted = "; ".join(f'"{word}"' for word in dict.fromkeys(words)) or "no writing I can read"
-            notes.fresh += [] if f"{lead} {quoted}." in said else [f"{lead} {quoted}."]
+            notes.fresh += [] if f"{lead} {quoted}." in told else [f"{lead} {quoted}."]
             if notes.picture is None:
                 notes.picture, notes.description = seen, describe(seen)
     if notes.picture is None:

@@ -339,7 +339,7 @@ def completion(request: ChatRequest, replies: list[Reply]) -> dict[str, Any]:
     question = f"{request.fingerprint}/{request.seed}/{request.temperature}/{request.choices}"
     name = f"chatcmpl-{_digest(question, 29)}"
     limited = [reply.limited(request) for reply in replies]
-    prompt, said = prompt_tokens(request), sum(reply.tokens for reply in limited)
+    prompt, written = prompt_tokens(request), sum(reply.tokens for reply in limited)
     return {
         "id": name,
         "object": "chat.completion",
@@ -348,8 +348,8 @@ def completion(request: ChatRequest, replies: list[Reply]) -> dict[str, Any]:
         "choices": [_choice(reply, name, i) for i, reply in enumerate(limited)],
         "usage": {
             "prompt_tokens": prompt,
-            "completion_tokens": said,
-            "total_tokens": prompt + said,
+            "completion_tokens": written,
+            "total_tokens": prompt + written,
             "prompt_tokens_details": {"cached_tokens": 0},
             "completion_tokens_details": {"reasoning_tokens": 0},
         },
