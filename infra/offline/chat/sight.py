@@ -78,6 +78,7 @@ class _Eyes:
 
 
 _of_thread = threading.local()  # eyes are loaded when a thread first needs them; few threads compute
+_opened: list["_Eyes"] = []  # for ever: a forked process would end those of threads it lacks, and wait for them
 _loading = threading.Lock()  # native libraries that two threads load at once may wait for each other
 
 
@@ -85,6 +86,7 @@ def _eyes() -> _Eyes:
     with _loading:
         if not hasattr(_of_thread, "eyes"):
             _of_thread.eyes = _Eyes()
+            _opened.append(_of_thread.eyes)
     eyes: _Eyes = _of_thread.eyes
     return eyes
 
