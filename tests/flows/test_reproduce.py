@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -280,11 +281,10 @@ def test_the_base_of_a_tiny_row_is_built_of_the_samples_and_served(
 ) -> None:
     started: list[tuple[Path, str]] = []
 
-    def server(folder: Path, log: Path, name: str) -> tuple[Any, str]:
+    def server(folder: Path, log: Path, name: str) -> Any:
         started.append((folder, name))
-        return SimpleNamespace(
-            ensure=lambda: None, stop=lambda: started.append((folder, "stopped"))
-        ), "http://127.0.0.1:9/v1"
+        stop = partial(started.append, (folder, "stopped"))
+        return SimpleNamespace(url="http://127.0.0.1:9/v1", ensure=lambda: None, stop=stop)
 
     monkeypatch.setattr(reproduce, "model_server", server)
     found = sweep(lake, "5", "spotagent", "train.image_max_pixels=12544").run()
