@@ -50,6 +50,8 @@ def calls_of_items(
         times = settings.k
     elif step == "evaluate.answers":
         times = len(settings.policies) + settings.trained
+    elif step == "evaluate.scaling":
+        times = len(settings.scaling.policies)
     pictures = -(-items // max(1, times))
     sizes = PaperSizes(train=pictures, benchmark=0 if step.startswith("curate.") else pictures)
     for role, _, calls, tokens in assumed_calls(step, settings, config, sizes):

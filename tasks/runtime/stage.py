@@ -34,7 +34,7 @@ class Resources:
     gpus: float = 0.0
     gpu_where_any: bool = False  # a whole one where a node of the cluster has one, which only Ray knows
     memory_mb: int | None = None  # none: Ray does not count it
-    workers: int | None = None  # none: as many as fit; 0: none, the work is done in this process, without Ray
+    workers: int | None = None  # none: as many as fit; 0: none, work that is not async is done in this process
     concurrency: int = 1  # items in flight in a worker, for async work
     chunk: int = 16  # items a call, to begin with
     may_grow: bool = True  # while calls are quick, if the work is not async

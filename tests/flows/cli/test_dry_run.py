@@ -10,12 +10,14 @@ from typing import Any
 
 import pytest
 
+from flows.cli.assumed import calls_of_items
 from flows.cli.command import Call, UsageError
 from flows.cli.dry_run import dry_run, plan_dry_run, train_dry_run
 from flows.cli.lake import maintain_lake
 from flows.cli.review_commands import serve_site
 from infra.offline.server import create_app, serving
 from infra.offline.world import World
+from schemas.config import section_of
 from schemas.errors import GeofixError
 from tasks.lake import Commit, Lake
 from tasks.train.memory import Shape
@@ -215,3 +217,24 @@ def test_what_was_never_run_is_estimated_by_what_its_agents_do(
     calls = {cost["role"]: cost["calls"] for cost in step["models"]}
     tries = step["items"] * spotagent.options().resolve().synthesize.samples
     assert tries and (calls["observer"], calls["planner"]) == (2 * tries, 5 * tries)
+
+
+@pytest.mark.parametrize(
+    ("step", "chosen", "items_a_picture", "calls_a_picture"),
+    [
+        ("difficulty.attempts", ["difficulty.k=4", "difficulty.policy=answerer-base"], 4, {"answerer-base": 4}),
+        ("evaluate.answers", ["evaluate.policies=[a, b]", "evaluate.trained=false"], 2, {"a": 1, "b": 1}),
+        ("evaluate.scaling", ["evaluate.scaling={policies: [a, b], n: 4, verifier: v}"], 2, {"a": 4, "b": 4, "v": 2}),
+    ],
+)
+def test_items_are_pictures_as_often_as_the_step_asks_about_one(
+    step: str, chosen: list[str], items_a_picture: int, calls_a_picture: dict[str, int]
+) -> None:
+    models = [f"models.roles.{role}={{endpoint: chat}}" for role in ("a", "b", "v")]
+    tools = ["difficulty.tools=[]", "evaluate.tools=[]", "offline.serve=false"]
+    config = Call(recipe="spotagent", overrides=[*chosen, *models, *tools]).options().resolve()
+    settings = section_of(config, step.partition(".")[0])
+    calls: dict[str, float] = {}
+    for role, number, _ in calls_of_items(config, step, settings, 10 * items_a_picture):
+        calls[role] = calls.get(role, 0) + number
+    assert {role: calls[role] for role in calls_a_picture} == {role: 10 * n for role, n in calls_a_picture.items()}
