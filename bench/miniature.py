@@ -60,6 +60,7 @@ TAKEN = (
 )
 EVALUATION_S, STEP_S = 340.0, 3.0  # of a GPU machine: what is left for the end, and what a step of GRPO takes at most
 LEAST_STEPS = 20
+PORT = 18_780  # the same on every machine: pictures' ids follow from their server's address
 SAMPLED = 4  # replies at temperature 1 for each place: GRPO raises their mean, and the luck of one weighs less
 
 
@@ -163,12 +164,13 @@ def main(arguments: Sequence[str] = ()) -> int:
     parser = argparse.ArgumentParser(prog="python -m bench miniature", description=__doc__)
     parser.add_argument("--minutes", type=float, default=25.0, help="after which no further command is begun")
     parser.add_argument("--trained", type=Path, metavar="RESULTS", help="measure models that were trained before")
+    parser.add_argument("--prepare", action="store_true", help="data and trajectories alone, which need no GPU")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="a setting of all commands")
     options = parser.parse_args(list(arguments))
-    return run(options.set, options.minutes, options.trained)
+    return run(options.set, options.minutes, options.trained, options.prepare)
 
 
-def run(changed: Sequence[str], minutes: float, trained: Path | None = None) -> int:
+def run(changed: Sequence[str], minutes: float, trained: Path | None = None, is_prepared: bool = False) -> int:
     """Every command that is not done yet, then the figures; the exit code says whether they hold."""
     root = Path(os.environ.get("GEOFIX_MINIATURE") or Path(tempfile.gettempdir()) / "geofix-miniature") / "product"
     root.mkdir(parents=True, exist_ok=True)
@@ -177,11 +179,11 @@ def run(changed: Sequence[str], minutes: float, trained: Path | None = None) -> 
     writing = threading.Thread(target=_rehearse, args=(rehearsal,))
     if trained is None:
         writing.start()  # training wants it first
-    processes = str(max(1, (os.cpu_count() or 1) - 2))
+    processes = str(max(2, (os.cpu_count() or 1) - 2))
     size = load_config(profile="miniature").offline.size
     # One world for all commands: two of them run at once, and each start takes seconds.
-    with offline_server("--size", str(size), "--processes", processes, shared=True) as world:
-        own = [f"offline.port={world.url.rpartition(':')[2]}", f"train.rehearsal.file={rehearsal}", *changed]
+    with offline_server("--size", str(size), "--processes", processes, shared=True, port=PORT):
+        own = [f"offline.port={PORT}", f"train.rehearsal.file={rehearsal}", *changed]
         options = ["--profile", "miniature", "--recipe", RECIPE]
         chain = Chain(root, options + [word for one in own for word in ("--set", one)], until)
         if not chain.run("data", "run --to review"):
@@ -193,6 +195,8 @@ def run(changed: Sequence[str], minutes: float, trained: Path | None = None) -> 
         if not chain.run("synthesize", "synthesize"):
             return 1
         writing.join()
+        if is_prepared:
+            return 0
         if not chain.run("sft and cold start", "train", "train.phases=[sft, cold_start]"):
             return 1
         chain.bring_base()

@@ -36,10 +36,10 @@ class OfflineServer:
 
 
 @contextlib.contextmanager
-def offline_server(*options: str, shared: bool = False) -> Iterator[OfflineServer]:
+def offline_server(*options: str, shared: bool = False, port: int = 0) -> Iterator[OfflineServer]:
     """The world with these options, until the block ends; a shared one is used by commands, which start none then."""
     with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
+        probe.bind(("127.0.0.1", port))  # 0: any that is free
         port = probe.getsockname()[1]
     ending = [] if shared else ["--lifeline"]
     command = [sys.executable, "-m", "infra.offline", "--port", str(port), *ending, *options]

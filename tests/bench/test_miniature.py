@@ -4,6 +4,8 @@ import json
 import shutil
 import subprocess
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -53,10 +55,32 @@ def test_nothing_is_begun_when_the_time_is_over(tmp_path: Path, commands: list[l
     assert not chain(tmp_path, -1.0).run("GRPO", "train") and not commands
 
 
-@pytest.mark.parametrize(("left_s", "steps"), [(0.0, LEAST_STEPS), (EVALUATION_S + STEP_S * 60, 60), (1e6, 150)])
+@pytest.mark.parametrize(("left_s", "steps"), [(0.0, LEAST_STEPS), (EVALUATION_S + STEP_S * 60, 60), (1e6, 250)])
 def test_grpo_takes_the_steps_that_fit_and_the_same_when_begun_again(tmp_path: Path, left_s: float, steps: int) -> None:
     assert chain(tmp_path, left_s + 1.0).grpo_steps() == steps
     assert chain(tmp_path, 500.0).grpo_steps() == steps
+
+
+def test_data_and_trajectories_can_be_prepared_on_a_machine_without_a_gpu(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, commands: list[list[str]]
+) -> None:
+    ports = []
+
+    @contextmanager
+    def world(*options: str, shared: bool, port: int) -> Iterator[None]:
+        ports.append(port)
+        yield
+
+    monkeypatch.setenv("GEOFIX_MINIATURE", str(tmp_path))
+    monkeypatch.setattr(miniature, "offline_server", world)
+    monkeypatch.setattr(miniature, "_rehearse", lambda file: None)
+    monkeypatch.setattr(miniature, "approve_newest", lambda lake: None)
+    assert miniature.main(["--prepare"]) == 0
+    assert [" ".join(one[:3]) for one in commands] == [
+        "run --to review",
+        "synthesize --lake " + str(tmp_path / "product" / "lake"),
+    ]
+    assert ports == [miniature.PORT] and f"offline.port={miniature.PORT}" in commands[0]
 
 
 def test_sft_is_asked_without_tools_alone(tmp_path: Path, commands: list[list[str]]) -> None:
