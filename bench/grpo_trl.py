@@ -33,7 +33,7 @@ def main() -> None:
         del model
         if is_gpu:
             torch.cuda.empty_cache()
-    processor = AutoProcessor.from_pretrained(folder)
+    processor = AutoProcessor.from_pretrained(folder, trust_remote_code=True)  # ours: it does without torchvision
     told = json.loads((folder / "prompts.json").read_text())
     rows = [
         {"prompt": one["messages"], "images": [{"path": str(folder / name), "bytes": None} for name in one["pictures"]]}
