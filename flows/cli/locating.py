@@ -84,6 +84,7 @@ class Terminal:
 
     def __post_init__(self) -> None:
         self._console = Console(quiet=self.silent, highlight=False)
+        self._no_radius = ""  # why, as it was said of a picture before
 
     def begin(self, path: Path) -> None:
         self._console.rule(f"[bold]{escape(path.name)}")
@@ -111,8 +112,10 @@ class Terminal:
             self._console.print(Text(f"{located.where}  {located.map_link}", style="bold"), soft_wrap=True)
         else:
             self._console.print(Text(f"no place: {located.problem}", style="bold red"))
-        if located.radius:
+        if located.radius and located.radius != self._no_radius:
             self._console.print(Text(located.radius), soft_wrap=True)
+        if located.radius_km is None:  # the same for every picture of this model
+            self._no_radius = located.radius
 
 
 def result_lines(content: Any) -> list[str]:

@@ -1,8 +1,11 @@
 """What `geofix locate` shows of a tool's answer, in the terminal and on its page."""
 
 import json
+from types import SimpleNamespace
 
-from flows.cli.locating import result_lines
+import pytest
+
+from flows.cli.locating import Terminal, result_lines
 from tasks.agent.page import _message
 from tasks.agent.readable import answer_of, arguments_of
 from tasks.agent.toolbox import as_text
@@ -23,6 +26,15 @@ def test_a_line_for_each_result_with_title_address_and_words() -> None:
     assert result_lines('{"error": "query: Field required"}') == ["query: Field required"]
     assert result_lines(json.dumps({"tips": [{"name": "x"}] * 10}))[-1] == "and 2 more"
     assert [len(line) for line in result_lines("x" * 5000)] == [300]
+
+
+def test_why_there_is_no_radius_is_said_once(capsys: pytest.CaptureFixture[str]) -> None:
+    terminal = Terminal()
+    for radius, km in (("never calibrated", None), ("never calibrated", None), ("within 3.0 km with 90 %", 3.0)):
+        terminal.end(SimpleNamespace(map_link="", problem="nothing", radius=radius, radius_km=km))  # type: ignore[arg-type]
+    assert capsys.readouterr().out.split("\n")[:-1] == [
+        *("no place: nothing", "never calibrated", "no place: nothing", "no place: nothing", "within 3.0 km with 90 %")
+    ]
 
 
 def test_what_is_no_known_form_is_shown_too() -> None:
