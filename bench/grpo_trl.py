@@ -44,7 +44,7 @@ def main() -> None:
     # With a name of its own: on Python 3.12 datasets cannot hash a table of pyarrow 26.
     data = Dataset(pa.Table.from_pylist(rows, schema=columns.arrow_schema), fingerprint="prompts")
     config = AutoConfig.from_pretrained(folder)
-    no_pictures = {token: -100.0 for token in (config.image_token_id, config.video_token_id)}
+    no_pictures = dict.fromkeys((config.image_token_id, config.video_token_id), -100.0)
     own: dict[str, Any] = {"use_vllm": False}
     if is_gpu:
         own = {
