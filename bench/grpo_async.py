@@ -2,13 +2,15 @@
 
 The same model, vLLM process and questions; first the loop that waits (`train.grpo.ahead` off), then the other one.
 On a GPU a model of a published shape with random weights (--model), pictures of 2 megapixels; --tiny: a tiny model, on
-CPUs with .venv-vllm, where both would share the cores: no ratio is judged there. Then TRL's GRPO of a model of that
+CPUs with .venv-vllm, where both share the cores. --tools 2: replies call tools that answer after two seconds; the ratio
+is judged where there is a GPU, and with tools. Then TRL's GRPO of a model of that
 shape, vLLM in its own process, where the Python that has vLLM has TRL too (bench/grpo_trl.py). TRL's asynchronous
 trainer hands its weights over by NCCL, which wants a second GPU: it cannot stand beside these on one.
 """
 
 from __future__ import annotations
 
+import argparse
 import copy
 import gc
 import json
@@ -24,8 +26,10 @@ import torch
 from PIL import Image
 
 from bench import grpo_trl
-from bench.goals import Goal
-from bench.grpo_vllm import by_text, opened, run, settings_of
+from bench.goals import Goal, judge
+from bench.grpo_vllm import REPLY_TOKENS, SIZE, by_text, opened, settings_of
+from bench.qwen_gpu import NOT_RUN, SHAPES, no_gpu
+from bench.tool_rollouts import Call, Scripted, numbered, services, tool_server
 from bench.training_lake import fill_lake
 from schemas.messages import texts_of
 from tasks.lake import Lake
@@ -35,55 +39,64 @@ from tasks.train.grpo import Grpo
 from tasks.train.loop import Loop
 from tasks.train.rollouts.source import EmbeddedRollouts
 from tasks.train.rollouts.vllm_engines import MEMORY, VllmEngines
+from tasks.train.with_tools import environment_maker, opening_prompt
 
 NEW_TOKENS = {False: 512, True: 64}
 TRL_STEPS = 3  # of over a minute each on an H200
 GOAL = 1.15  # times the steps of the loop that waits
 
 
-def measure(steps: int, shape: str | None, eager: bool) -> list[Goal]:
-    is_tiny = shape is None
-    if is_tiny:
+def measure(steps: int, shape: str | None, eager: bool, tools_s: float) -> list[Goal]:
+    if shape is None:
         torch.set_num_threads(1)
+    goals: list[Goal] = []
     with tempfile.TemporaryDirectory(prefix="geofix-grpo-trl-", dir=MEMORY if MEMORY.is_dir() else None) as name:
-        hour = ours(steps, shape, eager, Path(name))
+        hour = ours(steps, shape, eager, tools_s, Path(name))
         gc.collect()
         torch.cuda.empty_cache()
-        hour["TRL"] = trl(Path(name), TRL_STEPS, NEW_TOKENS[is_tiny])
+        if not tools_s:
+            its = trl(Path(name), TRL_STEPS, NEW_TOKENS[shape is None])
+            goals.append(Goal("steps of TRL, an hour", its, at_least=1e-9))
+            goals.append(Goal("steps of the loop that waits, times TRL's", hour["waits"] / (its or 1e-9), at_least=1.0))
     ratio = hour["ahead"] / hour["waits"]
     print(f"   ahead makes {ratio:.2f} times the steps", flush=True)
-    return [
-        Goal("steps of the loop that waits, an hour", hour["waits"], at_least=1e-9),
-        Goal("steps ahead, times those of the loop that waits", ratio, at_least=1e-9 if is_tiny else GOAL),
-        Goal("steps of TRL, an hour", hour["TRL"], at_least=1e-9),
-        Goal(
-            "steps of the loop that waits, times TRL's",
-            hour["waits"] / (hour["TRL"] or 1e-9),
-            at_least=1e-9 if is_tiny else 1.0,
-        ),
-    ]
+    is_judged = shape is not None or tools_s
+    goals.append(Goal("steps ahead, times those that wait", ratio, at_least=GOAL if is_judged else 1e-9))
+    return goals if shape is not None else goals[-1:]
 
 
-def ours(steps: int, shape: str | None, eager: bool, folder: Path) -> dict[str, float]:
+def ours(steps: int, shape: str | None, eager: bool, tools_s: float, folder: Path) -> dict[str, float]:
     """Steps an hour of the loop that waits and of the one ahead; the folder gets what TRL needs for the same."""
     is_tiny = shape is None
     settings = settings_of(steps, is_tiny, eager)
     hour: dict[str, float] = {}
-    with tempfile.TemporaryDirectory(prefix="geofix-grpo-async-") as name:
+    turns = settings.grpo.max_turns if tools_s else 0
+    with tempfile.TemporaryDirectory(prefix="geofix-grpo-async-") as name, tool_server() as server:
         lake = Lake(Path(name) / "lake")
         fill_lake(lake, pictures=10)
         fast, encoder, rows = opened(lake, settings, shape)
         write_for_trl(folder, fast.model, encoder, rows, lake)
         engines = VllmEngines(fast, encoder, encoder.end_tokens, settings.grpo.vllm)
 
+        make = environment_maker(settings, lake.images, services(server))
+
         def encode(number: int) -> Any:
-            return encoder.prompt(rows[number]["messages_json"])
+            return (
+                opening_prompt(make(rows[number]), encoder) if turns else encoder.prompt(rows[number]["messages_json"])
+            )
+
+        def searches(number: int, turn: int) -> Sequence[Call]:
+            return [("search_web", {"query": f"wait {tools_s} {number}"})] if turn < turns - 1 else []
 
         try:
             for kind, ahead in (("waits", False), ("ahead", True)):
-                grpo = settings.grpo.model_copy(update={"ahead": ahead, "max_turns": 0})
+                grpo = settings.grpo.model_copy(update={"ahead": ahead, "max_turns": turns})
                 own = settings.model_copy(update={"grpo": grpo})
-                rollouts = EmbeddedRollouts(engines, encoder.decode, grpo.group_size, NEW_TOKENS[is_tiny], 1.0)
+                rollouts: Any = EmbeddedRollouts(engines, encoder.decode, grpo.group_size, NEW_TOKENS[is_tiny], 1.0)
+                if turns:
+                    whole = grpo.max_completion_tokens
+                    rollouts = Scripted(engines, encoder, numbered(make), SIZE, whole, turns, 1.0, REPLY_TOKENS)
+                    rollouts.script = searches
                 program = Grpo(fast, encode, rows, own, rollouts, by_text, None)
                 history = Loop(fast.model, program, own, Path(name) / kind).run().history
                 late = history[2:] or history  # the first start vLLM, and draw nothing ahead
@@ -133,7 +146,16 @@ def trl(folder: Path, steps: int, new_tokens: int) -> float:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    return run("grpo_async", __doc__, 12, measure, arguments)
+    parser = argparse.ArgumentParser(prog="python -m bench grpo_async", description=__doc__)
+    parser.add_argument("--model", choices=list(SHAPES), default="qwen2.5-vl-7b")
+    parser.add_argument("--tiny", action="store_true", help="a tiny model, on CPUs")
+    parser.add_argument("--steps", type=int, default=12)
+    parser.add_argument("--eager", action="store_true", help="vLLM without CUDA graphs: starts sooner, writes slower")
+    parser.add_argument("--tools", type=float, default=0.0, metavar="SECONDS", help="with calls that take so long")
+    given = parser.parse_args(arguments or [])
+    if not given.tiny and no_gpu():
+        return NOT_RUN
+    return judge(measure(given.steps, None if given.tiny else given.model, given.eager, given.tools))
 
 
 if __name__ == "__main__":

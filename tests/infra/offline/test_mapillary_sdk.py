@@ -9,8 +9,9 @@ import requests
 from PIL import Image
 
 from infra.offline.services.mapillary import TOKEN
+from tests.mapillary_client import official_client
 
-mapillary = pytest.importorskip("mapillary.interface")
+mapillary = official_client()
 
 HOSTS = {
     "https://graph.mapillary.com": "/mapillary",

@@ -19,8 +19,9 @@ from tasks.collect.providers.mapillary.streets import FIELDS, MapillaryStreets
 from tasks.collect.search import Search
 from tasks.collect.tile_cache import TileCache
 from tasks.services import connect
+from tests.mapillary_client import official_client
 
-official = pytest.importorskip("mapillary.interface")
+official = official_client()
 
 TOKEN = "MLY|1000000000000001|0ff11e0ff11e0ff11e0ff11e0ff11e00"
 HALF_SIZE_M = 400.0
