@@ -124,6 +124,7 @@ def test_a_step_that_asks_a_pool_has_it_up_before_its_services_are_asked(tmp_pat
         settings = section_of(session.config, steps[name].section or "curate")
         with_pools(session, steps[name], settings, context).ready()
         assert keepers.told == told
+    pools.close()
 
 
 def test_gpu_seconds_are_booked_and_the_budget_holds_for_them(tmp_path: Path, keepers: FakeKeepers) -> None:
@@ -138,6 +139,7 @@ def test_gpu_seconds_are_booked_and_the_budget_holds_for_them(tmp_path: Path, ke
     assert spent_usd(lake) == pytest.approx(row["cost_usd"]) and row["cost_usd"] > 1.0
     with pytest.raises(BudgetExhausted, match=r"pool eyes is not brought up; to go on, raise models\.budget_usd"):
         pools.ensure(pools.plans(["eyes"]))
+    pools.close()
     assert keepers.told == ["up eyes", "away eyes"]
 
 
