@@ -29,7 +29,7 @@ from tasks.runtime.items.identity import code_version
 from tasks.services import MissingKeys, connect
 from tasks.train.opening import check_base, require_base
 
-TIMEOUT_S = 5.0
+TIMEOUT_S = 10.0  # all at once; a server's first answer after its start takes seconds
 LEAST_FREE_GB = 5.0
 LIBRARIES = ("prefect", "ray", "deltalake", "polars", "openai")
 FOR = {
@@ -171,6 +171,8 @@ def _reach(url: str) -> tuple[Verdict, str]:
 
     try:
         answer = httpx.get(url, timeout=TIMEOUT_S, follow_redirects=False)
+    except httpx.TimeoutException:
+        return "missing", f"{url} does not answer within {TIMEOUT_S:g} s"
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         return "missing", f"{url} does not answer ({type(error).__name__})"
     return "ok", f"{url} answers ({answer.elapsed.total_seconds() * 1000:.0f} ms)"

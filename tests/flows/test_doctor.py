@@ -1,6 +1,7 @@
 """`geofix doctor`: one screen, and an exit code that says whether the profile can run."""
 
 import json
+import socket
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -87,6 +88,13 @@ def test_missing_keys_and_services_are_named_and_the_exit_code_is_1(
     assert missing == {"keys", "stac", "Ray", "base"}
     assert "train.base=Qwen/Qwen2.5-VL-7B-Instruct: neither a folder here" in found["base"]["text"]
     assert "MAPILLARY_TOKEN (services.mapillary.key_env)" in found["keys"]["text"]
+
+
+def test_a_server_that_never_answers_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "TIMEOUT_S", 0.5)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        assert doctor._reach(url) == ("missing", f"{url} does not answer within 0.5 s")
 
 
 def test_a_base_that_nothing_names_is_missing(tmp_path: Path) -> None:
