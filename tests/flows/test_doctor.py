@@ -90,11 +90,17 @@ def test_missing_keys_and_services_are_named_and_the_exit_code_is_1(
     assert "MAPILLARY_TOKEN (services.mapillary.key_env)" in found["keys"]["text"]
 
 
-def test_a_server_that_never_answers_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_service_that_never_answers_is_named(
+    tmp_path: Path, server: tuple[str, list[dict[str, str]]], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(doctor, "TIMEOUT_S", 0.5)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}"
-        assert doctor._reach(url) == ("missing", f"{url} does not answer within 0.5 s")
+        silent_stac = ("--set", f"services.stac.base_url={url}")
+        code, found, _ = asked(tmp_path / "lake", "--profile", "production", *at(server[0]), *silent_stac)
+    assert code == 1 and found["stac"] == {
+        "about": "stac", "verdict": "missing", "text": f"{url} does not answer within 0.5 s"
+    }  # fmt: skip
 
 
 def test_a_base_that_nothing_names_is_missing(tmp_path: Path) -> None:
