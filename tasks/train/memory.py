@@ -159,7 +159,9 @@ def activations(shape: Shape, settings: TrainSettings, load: Load, width: int) -
         text += load.tokens * text_layer
     if settings.lora is not None or settings.freeze == "vision":  # a tower that rests keeps nothing
         vision = again = 0
-    head = shape.vocabulary * ((shape.hidden if settings.lora is None else 0) + 1.2 * min(load.trained, HEAD_CHUNK))
+    # The head's gradient; of several chunks it is summed in float32, with the share of one beside it.
+    copies = 0.0 if settings.lora is not None else 1.0 if load.trained <= HEAD_CHUNK else 1 + 4 / width
+    head = shape.vocabulary * (copies * shape.hidden + 1.2 * min(load.trained, HEAD_CHUNK))
     return (text + vision + again + head) * width, again * width
 
 

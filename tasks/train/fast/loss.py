@@ -33,6 +33,14 @@ def _compiled_chunk() -> Any:
     return torch.compile(_chunk, dynamic=True)
 
 
+def _added(total: torch.Tensor | None, share: torch.Tensor) -> torch.Tensor:
+    """The sum of the chunks' gradients of the head: from the second on in float32, since bf16 would lose small shares.
+
+    In place: the head of a 7B model is 2 GiB in float32, and a copy of it decides what fits.
+    """
+    return share if total is None else total.float().add_(share)
+
+
 class ChunkedCrossEntropy(torch.autograd.Function):
     """`apply(hidden, head_weight, targets, divisor)`: sum of the targets' losses over the divisor."""
 
@@ -51,9 +59,7 @@ class ChunkedCrossEntropy(torch.autograd.Function):
             total += loss
             torch.mm(gradient, weight, out=grad_hidden[start : start + CHUNK])
             if wants_weight:
-                share = gradient.T @ part
-                # A second chunk is added in float32: bf16 would lose small shares.
-                grad_weight = share if grad_weight is None else grad_weight.float() + share
+                grad_weight = _added(grad_weight, gradient.T @ part)
         if wants_weight:
             grad_weight = torch.zeros_like(weight) if grad_weight is None else grad_weight.to(weight.dtype)
         ctx.save_for_backward(grad_hidden, grad_weight)
@@ -134,8 +140,7 @@ class ChunkedLogProbs(torch.autograd.Function):
             gradient = function(hidden[part] @ weight.T, targets[part], log_sums[part], grad[part], ctx.temperature)
             torch.mm(gradient, weight, out=grad_hidden[part])
             if weight.requires_grad:
-                share = gradient.T @ hidden[part]
-                grad_weight = share if grad_weight is None else grad_weight.float() + share
+                grad_weight = _added(grad_weight, gradient.T @ hidden[part])
         if weight.requires_grad:
             grad_weight = torch.zeros_like(weight) if grad_weight is None else grad_weight.to(weight.dtype)
         return grad_hidden, grad_weight, None, None

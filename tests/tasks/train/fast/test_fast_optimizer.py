@@ -88,6 +88,23 @@ def test_chunked_loss_and_gradients_are_cross_entropys(chunk: int, monkeypatch: 
     assert cross_entropy(hidden, weight, targets, divisor=20).item() == pytest.approx(expected.item() / 2, abs=1e-6)
 
 
+def test_the_heads_gradient_in_bf16_keeps_what_every_chunk_adds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chunked, "CHUNK", 4)
+    generator = torch.Generator().manual_seed(0)
+    hidden, weight = (torch.randn(n, 16, generator=generator).bfloat16() for n in (400, 40))
+    targets = torch.randint(0, 40, (400,), generator=generator)
+    exact_weight = weight.float().requires_grad_()
+    [exact] = torch.autograd.grad(
+        torch.nn.functional.cross_entropy(hidden.float() @ exact_weight.T, targets), exact_weight
+    )
+    for weight_of in (weight.requires_grad_(), weight.float().detach().requires_grad_()):
+        before = weight_of.detach().clone()
+        [found] = torch.autograd.grad(cross_entropy(hidden.to(weight_of.dtype), weight_of, targets), weight_of)
+        # A hundred shares added in bf16 would be off by several per cent.
+        assert found.dtype == weight_of.dtype and (found.float() - exact).norm() < 0.006 * exact.norm()
+        assert torch.equal(weight_of, before)
+
+
 def test_no_trained_token_is_a_loss_of_zero() -> None:
     weight = torch.randn(5, 4, requires_grad=True)
     loss = cross_entropy(torch.zeros(0, 4, requires_grad=True), weight, torch.zeros(0, dtype=torch.long))
