@@ -39,6 +39,7 @@ class OfflineServer:
 def offline_server(*options: str, shared: bool = False, port: int = 0) -> Iterator[OfflineServer]:
     """The world with these options, until the block ends; a shared one is used by commands, which start none then."""
     with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # one that was killed leaves the port waiting
         probe.bind(("127.0.0.1", port))  # 0: any that is free
         port = probe.getsockname()[1]
     ending = [] if shared else ["--lifeline"]
