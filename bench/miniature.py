@@ -6,7 +6,8 @@ stopped, so the benchmark may be killed and begun again. The models after SFT an
 Pass@K, and GRPO takes as many steps as fit into the minutes. Tables and the phases' weights are written to the folder
 `results` as they come, a few MB to take away from a lent machine; `--trained RESULTS` measures the models of such a
 folder again, on places collected anew, in place of training. What is read from the lake at the end is judged: each
-phase against the one before and against controls.
+phase against the one before and against controls; `--report RESULTS` judges the tables of such a folder, without
+running anything, and `--figure FILE.svg` draws them.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 import polars as pl
@@ -60,8 +62,25 @@ TAKEN = (
 )
 EVALUATION_S, STEP_S = 340.0, 3.0  # of a GPU machine: what is left for the end, and what a step of GRPO takes at most
 LEAST_STEPS = 20
+SMOOTHED = 9  # steps of GRPO
 PORT = 18_780  # the same on every machine: pictures' ids follow from their server's address
 SAMPLED = 4  # replies at temperature 1 for each place: GRPO raises their mean, and the luck of one weighs less
+
+
+class Tables(Protocol):
+    """A lake, or tables that were taken from one."""
+
+    def read(self, name: str, version: int | None = None, columns: Sequence[str] | None = None) -> pl.DataFrame: ...
+
+
+@dataclass(frozen=True)
+class Taken:
+    """The tables of a folder `results`."""
+
+    folder: Path
+
+    def read(self, name: str, version: int | None = None, columns: Sequence[str] | None = None) -> pl.DataFrame:
+        return pl.read_parquet(self.folder / f"{name}.parquet", columns=None if columns is None else list(columns))
 
 
 @dataclass
@@ -164,9 +183,17 @@ def main(arguments: Sequence[str] = ()) -> int:
     parser = argparse.ArgumentParser(prog="python -m bench miniature", description=__doc__)
     parser.add_argument("--minutes", type=float, default=25.0, help="after which no further command is begun")
     parser.add_argument("--trained", type=Path, metavar="RESULTS", help="measure models that were trained before")
+    parser.add_argument("--report", type=Path, metavar="RESULTS", help="judge an earlier run's tables, run nothing")
+    parser.add_argument("--figure", type=Path, metavar="FILE", help="with --report: draw them")
     parser.add_argument("--prepare", action="store_true", help="data and trajectories alone, which need no GPU")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="a setting of all commands")
     options = parser.parse_args(list(arguments))
+    if options.figure and not options.report:
+        parser.error("--figure wants --report RESULTS, whose tables it draws")
+    if options.report:
+        if options.figure:
+            draw(Taken(options.report), options.figure)
+        return report(Taken(options.report))
     return run(options.set, options.minutes, options.trained, options.prepare)
 
 
@@ -229,7 +256,7 @@ def approve_newest(lake: Lake) -> None:
         review.approve(lake, newest["snapshot_id"], "bench miniature", "to measure training", force=True)
 
 
-def report(lake: Lake) -> int:
+def report(lake: Tables) -> int:
     """The figures of every phase and control on the benchmark, judged."""
     trajectories = lake.read("trajectories").filter(pl.col("recipe") == RECIPE)
     if trajectories.height:  # models that were brought have none here
@@ -303,10 +330,7 @@ def controls(phase: str, errors: pl.DataFrame, without: pl.DataFrame | None, low
     already: it is measured against this place.
     """
     goals = []
-    turned = np.roll(np.arange(errors.height), errors.height // 2)
-    lat, lon = (errors[name].to_numpy() for name in ("lat", "lon"))
-    others = distance_km(lat[turned], lon[turned], errors["true_lat"].to_numpy(), errors["true_lon"].to_numpy())
-    swapped = share("acc@25km", int((np.nan_to_num(others, nan=np.inf) <= 25).sum()), errors.height)
+    swapped = share("acc@25km", int((np.nan_to_num(of_others(errors), nan=np.inf) <= 25).sum()), errors.height)
     print(f"      pictures of other places: {swapped.value:.1%} (to {swapped.high:.1%})")
     goals.append(Goal(f"{phase}: low end above pictures of other places", low, at_least=(swapped.high or 0.0) + 1e-9))
     if without is not None:
@@ -316,7 +340,14 @@ def controls(phase: str, errors: pl.DataFrame, without: pl.DataFrame | None, low
     return goals
 
 
-def predictions(lake: Lake) -> dict[tuple[str, bool], pl.DataFrame]:
+def of_others(errors: pl.DataFrame) -> np.ndarray:
+    """The km of each answer from the place half a table away."""
+    turned = np.roll(np.arange(errors.height), errors.height // 2)
+    lat, lon = (errors[name].to_numpy() for name in ("lat", "lon"))
+    return distance_km(lat[turned], lon[turned], errors["true_lat"].to_numpy(), errors["true_lon"].to_numpy())
+
+
+def predictions(lake: Tables) -> dict[tuple[str, bool], pl.DataFrame]:
     """(phase, with tools) -> picture, km, lat, lon and the truth of every answer, in one order of pictures."""
     phases = dict(lake.read("models").select("model_id", "training_stage").iter_rows())
     truth = lake.read("labels", columns=["image_id", "lat", "lon"]).rename({"lat": "true_lat", "lon": "true_lon"})
@@ -330,7 +361,7 @@ def predictions(lake: Lake) -> dict[tuple[str, bool], pl.DataFrame]:
     return found
 
 
-def sampled(lake: Lake) -> dict[str, pl.DataFrame]:
+def sampled(lake: Tables) -> dict[str, pl.DataFrame]:
     """Phase -> picture, and over the replies that were drawn at it the mean reward and the share within 25 km."""
     phases = dict(lake.read("models").select("model_id", "training_stage").iter_rows())
     truth = {row[0]: row[1:] for row in lake.read("labels", columns=["image_id", "lat", "lon"]).iter_rows()}
@@ -347,6 +378,53 @@ def sampled(lake: Lake) -> dict[str, pl.DataFrame]:
             {"image_id": image, "reward": earned, "found": float(np.mean([one <= 25 for one in km]))}
         )
     return {phase: pl.DataFrame(some) for phase, some in rows.items()}
+
+
+def draw(lake: Tables, file: Path) -> None:
+    """Places found by phase and control, and the reward of GRPO's rollouts by step."""
+    import matplotlib.pyplot as plt
+
+    asked, drawn = predictions(lake), sampled(lake)
+    bars: list[tuple[str, float, tuple[float, float] | None, bool]] = []  # name, per cent, interval, whether of GRPO
+
+    def add(name: str, km: np.ndarray, is_last: bool = False) -> None:
+        found = share("acc@25km", int((np.nan_to_num(km, nan=np.inf) <= 25).sum()), len(km))
+        interval = (100 * (found.value - (found.low or 0)), 100 * ((found.high or 0) - found.value))
+        bars.append((name, 100 * found.value, interval, is_last))
+
+    places = asked["grpo", True]
+    add("base", asked[BASE, False]["km"].to_numpy())
+    add("SFT", asked["sft", False]["km"].to_numpy())
+    add("cold\nstart", asked["cold_start", True]["km"].to_numpy())
+    add("GRPO", places["km"].to_numpy(), is_last=True)
+    bars.append(("cold start,\nsampled", 100 * float(drawn["cold_start"]["found"].mean()), None, False))  # type: ignore[arg-type]
+    bars.append(("GRPO,\nsampled", 100 * float(drawn["grpo"]["found"].mean()), None, True))  # type: ignore[arg-type]
+    add("GRPO, other\npictures", of_others(places), is_last=True)
+    add("GRPO,\nno tools", asked["grpo", False]["km"].to_numpy(), is_last=True)
+
+    figure, (left, right) = plt.subplots(1, 2, figsize=(10.4, 3.8), width_ratios=(3, 2), layout="constrained")
+    for at, (_, height, interval, is_last) in enumerate(bars):
+        left.bar(at, height, 0.66, color="#1d6080" if is_last else "#3e80a2")
+        top = height + (interval[1] if interval else 0)
+        if interval:
+            left.errorbar(at, height, [[interval[0]], [interval[1]]], color="#222222", capsize=4, linewidth=1.2)
+        left.text(at, top + 1, f"{height:.1f} %" if height else "0", ha="center", va="bottom", color="#222222")
+    left.set_xticks(range(len(bars)), [name for name, *_ in bars], fontsize=9)
+    left.set_ylim(0, 100)
+    left.set_title(f"Within 25 km, {places.height:,} held-out places, 95 % intervals", loc="left", fontsize=11)
+    steps = lake.read("training_steps").filter(training_stage="grpo", kind="step").sort("step")
+    rewards = steps["reward"].to_numpy()
+    right.plot(steps["step"].to_numpy(), rewards, color="#b4d2e0", linewidth=1)
+    mean = np.convolve(rewards, np.ones(SMOOTHED) / SMOOTHED, "valid")
+    right.plot(steps["step"].to_numpy()[SMOOTHED // 2 :][: len(mean)], mean, color="#1d6080", linewidth=2.2)
+    right.set_ylim(0, max(0.8, float(rewards.max())))
+    right.set_xlabel("GRPO step")
+    right.set_title(f"Reward of GRPO's rollouts; mean of {SMOOTHED} steps", loc="left", fontsize=11)
+    for axes in (left, right):
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.grid(axis="y", color="#e3e3e3")
+        axes.set_axisbelow(True)
+    figure.savefig(file, metadata={"Date": None})
 
 
 def mean_interval(values: np.ndarray) -> tuple[float, float]:

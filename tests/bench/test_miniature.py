@@ -55,7 +55,7 @@ def test_nothing_is_begun_when_the_time_is_over(tmp_path: Path, commands: list[l
     assert not chain(tmp_path, -1.0).run("GRPO", "train") and not commands
 
 
-@pytest.mark.parametrize(("left_s", "steps"), [(0.0, LEAST_STEPS), (EVALUATION_S + STEP_S * 60, 60), (1e6, 150)])
+@pytest.mark.parametrize(("left_s", "steps"), [(0.0, LEAST_STEPS), (EVALUATION_S + STEP_S * 60, 60), (1e6, 250)])
 def test_grpo_takes_the_steps_that_fit_and_the_same_when_begun_again(tmp_path: Path, left_s: float, steps: int) -> None:
     assert chain(tmp_path, left_s + 1.0).grpo_steps() == steps
     assert chain(tmp_path, 500.0).grpo_steps() == steps
@@ -114,6 +114,56 @@ def test_sampled_replies_are_compared_place_by_place(tmp_path: Path) -> None:
     assert not sampled_gain("cold_start", found), "SFT is not sampled"
     [goal] = sampled_gain("grpo", found)
     assert goal.held and goal.found == pytest.approx(0.25) and not sampled_gain("sft", found)
+
+
+def test_tables_that_were_taken_away_are_judged_and_drawn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The cold start finds half of the places, GRPO all; the base, SFT and those without tools none."""
+    lake, results = Lake(tmp_path / "lake"), tmp_path / "results"
+    places = [{"lat": -40.0 + n, "lon": 3.0 * n} for n in range(40)]
+    model = {"checkpoint": "models/m", "samples": 1, "steps": 1, "base": "tiny", "recipe": "spotmini"}
+    phases = (miniature.BASE, *PHASES)
+    lake.upsert("models", [{"model_id": one, "training_stage": one, **model} for one in phases], Commit("train", 1))
+    labels = [
+        {"image_id": f"i{n}", "sha256": "0" * 64, "split": "benchmark", **place} for n, place in enumerate(places)
+    ]
+    lake.upsert("labels", labels, Commit("curate", 1))
+    step = {"model_id": "grpo", "kind": "step", "training_stage": "grpo"}
+    lake.upsert(
+        "training_steps",
+        [{**step, "number": n, "step": n + 1, "reward": 0.4 + n / 100} for n in range(20)],
+        Commit("train", 1),
+    )
+    asked = [(one, tools) for one in PHASES[1:] for tools in ("all", "none")] + [(one, "none") for one in phases[:2]]
+    rows, drawn = [], []
+    for phase, tools in asked:
+        for n, place in enumerate(places):
+            is_right = tools == "all" and (phase == "grpo" or n % 2 == 0)
+            answer = place if is_right else {"lat": None, "lon": None}
+            about = {"snapshot_id": "s", "image_id": f"i{n}", "policy": f"trained:{phase}"}
+            error = {"error_km": 0.0 if is_right else None, "tools": tools}
+            rows.append({**about, **answer, **error, "evaluation_id": f"{phase} {tools}"})
+            if tools == "all":
+                replies = json.dumps([answer] * 4)
+                scaled = {**about, "policy": f"trained:{phase} pass@1", "method": "pass@1", "attempts_json": replies}
+                drawn.append({**scaled, "evaluation_id": phase})
+    lake.upsert("predictions", rows, Commit("evaluate", 1))
+    lake.upsert("deliberations", drawn, Commit("evaluate", 1))
+    results.mkdir()
+    for name in ("trajectories", "labels", "models", "predictions", "deliberations", "training_steps"):
+        lake.read(name).write_parquet(results / f"{name}.parquet")
+    figure = tmp_path / "figure.svg"
+    code = miniature.main(["--report", str(results), "--figure", str(figure)])
+    printed = capsys.readouterr().out
+    assert code == 1, "40 places are too few"
+    assert "grpo: within 25 km 100.0%" in printed and "cold_start: within 25 km 50.0%" in printed
+    assert "reward over the phase before: +0.500" in printed and "pictures of other places: 0.0%" in printed
+    assert figure.read_text().startswith("<?xml") and figure.stat().st_size > 10_000
+
+
+def test_a_figure_is_of_tables_that_are_there(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        miniature.main(["--figure", "f.svg"])
+    assert "--figure wants --report RESULTS" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("taught", ["elsewhere", "held"])
