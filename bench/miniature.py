@@ -385,7 +385,7 @@ def draw(lake: Tables, file: Path) -> None:
     import matplotlib.pyplot as plt
 
     asked, drawn = predictions(lake), sampled(lake)
-    bars: list[tuple[str, float, tuple[float, float] | None, bool]] = []  # name, per cent, interval, whether of GRPO
+    bars: list[tuple[str, float, tuple[float, float], bool]] = []  # name, per cent, interval, whether of GRPO
 
     def add(name: str, km: np.ndarray, is_last: bool = False) -> None:
         found = share("acc@25km", int((np.nan_to_num(km, nan=np.inf) <= 25).sum()), len(km))
@@ -397,19 +397,24 @@ def draw(lake: Tables, file: Path) -> None:
     add("SFT", asked["sft", False]["km"].to_numpy())
     add("cold\nstart", asked["cold_start", True]["km"].to_numpy())
     add("GRPO", places["km"].to_numpy(), is_last=True)
-    bars.append(("cold start,\nsampled", 100 * float(drawn["cold_start"]["found"].mean()), None, False))  # type: ignore[arg-type]
-    bars.append(("GRPO,\nsampled", 100 * float(drawn["grpo"]["found"].mean()), None, True))  # type: ignore[arg-type]
+    for name, phase in (("cold start", "cold_start"), ("GRPO", "grpo")):
+        found = 100 * drawn[phase]["found"].to_numpy()
+        low, high = mean_interval(found)
+        count = "" if len(found) == places.height else f"\n({len(found)})"  # where fewer places were drawn at
+        bars.append(
+            (f"{name},\nsampled{count}", found.mean(), (found.mean() - low, high - found.mean()), phase == "grpo")
+        )
     add("GRPO, other\npictures", of_others(places), is_last=True)
     add("GRPO,\nno tools", asked["grpo", False]["km"].to_numpy(), is_last=True)
 
     figure, (left, right) = plt.subplots(1, 2, figsize=(10.4, 3.8), width_ratios=(3, 2), layout="constrained")
-    for at, (_, height, interval, is_last) in enumerate(bars):
+    for at, (_, height, (below, above), is_last) in enumerate(bars):
         left.bar(at, height, 0.66, color="#1d6080" if is_last else "#3e80a2")
-        top = height + (interval[1] if interval else 0)
-        if interval:
-            left.errorbar(at, height, [[interval[0]], [interval[1]]], color="#222222", capsize=4, linewidth=1.2)
-        left.text(at, top + 1, f"{height:.1f} %" if height else "0", ha="center", va="bottom", color="#222222")
-    left.set_xticks(range(len(bars)), [name for name, *_ in bars], fontsize=9)
+        left.errorbar(at, height, [[below], [above]], color="#222222", capsize=4, linewidth=1.2)
+        left.text(
+            at, height + above + 1, f"{height:.1f} %" if height else "0", ha="center", va="bottom", color="#222222"
+        )
+    left.set_xticks(range(len(bars)), [name for name, *_ in bars], fontsize=8.5)
     left.set_ylim(0, 100)
     left.set_title(f"Within 25 km, {places.height:,} held-out places, 95 % intervals", loc="left", fontsize=11)
     steps = lake.read("training_steps").filter(training_stage="grpo", kind="step").sort("step")
