@@ -397,13 +397,12 @@ def draw(lake: Tables, file: Path) -> None:
     add("SFT", asked["sft", False]["km"].to_numpy())
     add("cold\nstart", asked["cold_start", True]["km"].to_numpy())
     add("GRPO", places["km"].to_numpy(), is_last=True)
-    for name, phase in (("cold start", "cold_start"), ("GRPO", "grpo")):
-        found = 100 * drawn[phase]["found"].to_numpy()
+    both = drawn["grpo"].join(drawn["cold_start"], on="image_id", suffix="_before")  # at the same places
+    count = "" if both.height == places.height else f"\n({both.height})"
+    for name, column, is_last in (("cold start", "found_before", False), ("GRPO", "found", True)):
+        found = 100 * both[column].to_numpy()
         low, high = mean_interval(found)
-        count = "" if len(found) == places.height else f"\n({len(found)})"  # where fewer places were drawn at
-        bars.append(
-            (f"{name},\nsampled{count}", found.mean(), (found.mean() - low, high - found.mean()), phase == "grpo")
-        )
+        bars.append((f"{name},\nsampled{count}", found.mean(), (found.mean() - low, high - found.mean()), is_last))
     add("GRPO, other\npictures", of_others(places), is_last=True)
     add("GRPO,\nno tools", asked["grpo", False]["km"].to_numpy(), is_last=True)
 
